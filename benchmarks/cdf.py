@@ -1,6 +1,6 @@
 """How step times spread against the best known: python benchmarks/cdf.py RECORDS.jsonl PICTURE.png.
 
-Reads the records that `loadmaster bench families --out FOLDER` leaves; one panel for each family, one line for each
+Reads the records that `loadmaster lab bench families --out FOLDER` leaves; one panel for each family, one line for each
 method: the share of problems on which its step is at most so many times the best that any method reached there.
 """
 

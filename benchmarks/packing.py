@@ -3,7 +3,7 @@
     python benchmarks/packing.py FOLDER [--only D H] [--seeds 1] [--runs 1] [--minimalloc PROGRAM]
 
 FOLDER has files NAME.CAPACITY.csv, such as benchmarks/challenging of https://github.com/google/minimalloc. Prints for
-each `fit_in` with each seed, checked afresh; the whole command `loadmaster pack`, with Python's start; and minimalloc's
+each `fit_in` with each seed, checked afresh; the whole command `loadmaster lab pack`, with Python's start; and minimalloc's
 whole process where its program is given: of several runs the least.
 """
 
@@ -61,7 +61,7 @@ def main() -> None:
             blocks = load_lifetimes(path)
             fitted(blocks, int(capacity), 0)  # compiled code is there from now on
             own = [min(fitted(blocks, int(capacity), seed) for _ in range(words.runs)) for seed in range(words.seeds)]
-            pack = [sys.executable, "-m", "loadmaster", "pack", str(path), "--capacity", capacity, "--out", out]
+            pack = [sys.executable, "-m", "loadmaster", "lab", "pack", str(path), "--capacity", capacity, "--out", out]
             line = f"{name}  fit_in {' '.join(f'{each:.2f}' for each in own)}"
             line += f"  pack {min(of_process(pack) for _ in range(words.runs)):.2f}"
             if words.minimalloc:

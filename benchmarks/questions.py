@@ -229,7 +229,7 @@ def transfer(evaluations: int, seeds: int, limit: int | None) -> None:
     middle, spread = trained.mean(axis=0), trained.std(axis=0) + 1e-6
     values: dict[str, dict[str, list[int]]] = {}
     if not Path("results/regal.jsonl").exists():
-        sys.exit("there are no records in results/regal.jsonl: run loadmaster bench regal first")
+        sys.exit("there are no records in results/regal.jsonl: run loadmaster lab bench regal first")
     for line in Path("results/regal.jsonl").read_text().splitlines():
         record = json.loads(line)
         values.setdefault(record["graph"], {}).setdefault(record["spec"], []).append(record["value"])

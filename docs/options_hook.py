@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-MARK = re.compile(r"<!-- options: (\w+) -->")
+MARK = re.compile(r"<!-- options: ([\w ]+) -->")
 
 
 def options_table(verb: str) -> str:
@@ -15,10 +15,10 @@ def options_table(verb: str) -> str:
     from loadmaster.cli.verbs import app
 
     found: Any = typer.main.get_command(app)
-    if verb not in found.commands:
-        return ""
+    for word in verb.split():
+        found = found.commands[word]
     rows = ["| option | | |", "|---|---|---|"]
-    for one in found.commands[verb].params:
+    for one in found.params:
         words = [name for name in (*one.opts, *one.secondary_opts) if name.startswith("-")]
         names = ", ".join(f"`{word}`" for word in words) or f"`{one.name.upper()}`"
         kind = f"`{one.metavar}`" if one.metavar else ""

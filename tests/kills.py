@@ -60,7 +60,7 @@ import loadmaster.cli.verbs
 folder, kind = Path(sys.argv[1]), sys.argv[2]
 plan = ["plan", folder / "g.json", "--on", "2xp100-pcie", "--simulations", "20", "--save", folder / "verb.json"]
 plan += ["--report", folder / "page.html", "--trace", folder / "trace.json"]
-train = ["train", "gas", "--corpus", folder / "g.jsonl", "--out", folder / "run", "--workers", "2"]
+train = ["lab", "train", "gas", "--corpus", folder / "g.jsonl", "--out", folder / "run", "--workers", "2"]
 train += ["--set", "steps=100000", "--device", "cpu"]
 print("ready", flush=True)
 measure = ["measure", "victim:module", "--seconds", "60"]

@@ -1,4 +1,4 @@
-"""loadmaster generate: random graphs in a file that the other verbs read."""
+"""loadmaster lab generate: random graphs in a file that the other verbs read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ runner = CliRunner()
 
 
 def test_writes_as_many_graphs_as_asked_for(folder: Path) -> None:
-    words = ["generate", "layered", "--count", "3", "--seed", "7", "--ops", "20-30", "--out", "graphs.jsonl.gz"]
+    words = ["lab", "generate", "layered", "--count", "3", "--seed", "7", "--ops", "20-30", "--out", "graphs.jsonl.gz"]
     result = runner.invoke(app, words)
     assert result.exit_code == 0, result.output
     assert "3 graphs" in result.stdout and "graphs.jsonl.gz" in result.stdout
@@ -24,7 +24,7 @@ def test_writes_as_many_graphs_as_asked_for(folder: Path) -> None:
 
 
 def test_one_of_them_can_be_planned(folder: Path) -> None:
-    runner.invoke(app, ["generate", "erdos-renyi", "--count", "2", "--ops", "12", "--out", "g.jsonl"])
+    runner.invoke(app, ["lab", "generate", "erdos-renyi", "--count", "2", "--ops", "12", "--out", "g.jsonl"])
     words = ["plan", "g.jsonl#2", "--on", "regal", "--method", "heft", "--simulations", "5", "--json"]
     result = runner.invoke(app, words)
     assert result.exit_code == 0, result.output
@@ -32,18 +32,18 @@ def test_one_of_them_can_be_planned(folder: Path) -> None:
 
 
 def test_json_answer(folder: Path) -> None:
-    words = ["generate", "watts-strogatz", "--count", "2", "--out", "g.jsonl.gz", "--json"]
+    words = ["lab", "generate", "watts-strogatz", "--count", "2", "--out", "g.jsonl.gz", "--json"]
     answer = parsed(runner.invoke(app, words).stdout)
     assert answer["file"] == "g.jsonl.gz" and answer["kind"] == "watts-strogatz" and answer["count"] == 2
 
 
 def test_mistakes_are_told(folder: Path) -> None:
     for words, hint in (
-        (["generate", "ring", "--out", "g.jsonl"], "erdos-renyi"),
-        (["generate", "layered", "--out", "missing/g.jsonl"], "make it first"),
-        (["generate", "layered", "--ops", "5-x", "--out", "g.jsonl"], "50-200"),
-        (["generate", "layered", "--ops", "9-8", "--out", "g.jsonl"], "lower number first"),
-        (["generate", "layered", "--out", "g.txt"], ".jsonl"),
+        (["lab", "generate", "ring", "--out", "g.jsonl"], "erdos-renyi"),
+        (["lab", "generate", "layered", "--out", "missing/g.jsonl"], "make it first"),
+        (["lab", "generate", "layered", "--ops", "5-x", "--out", "g.jsonl"], "50-200"),
+        (["lab", "generate", "layered", "--ops", "9-8", "--out", "g.jsonl"], "lower number first"),
+        (["lab", "generate", "layered", "--out", "g.txt"], ".jsonl"),
     ):
         result = runner.invoke(app, words)
         assert result.exit_code == 1 and hint in result.stderr, result.output

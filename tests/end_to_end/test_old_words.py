@@ -26,7 +26,9 @@ FEW = lm.Budget(None, 1)
     [
         (("plan", "zoo:gnmt-4", "--with", "heft"), "`--with` is now `--method`"),
         (("compare", "zoo:gnmt-4", "--with=heft,etf"), "`--with` is now `--method`"),
-        (("bench", "zoo", "--with", "heft"), "`--with` is now `--method`"),
+        (("lab", "bench", "zoo", "--with", "heft"), "`--with` is now `--method`"),
+        (("bench", "zoo"), "`bench` is now `lab bench`"),
+        (("train", "go", "--help"), "`train` is now `lab train`"),
         (("list", "optimizers"), "`list optimizers` is now `list methods`"),
     ],
 )

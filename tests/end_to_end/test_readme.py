@@ -46,7 +46,7 @@ OUTSIDE = (
     "python benchmarks/questions.py transfer",
 )  # the last: records of hours
 SECONDS = "0.2"
-NEED_SHARED = ("loadmaster bench regal", "loadmaster bench peers-memory")  # they read a corpus
+NEED_SHARED = ("loadmaster lab bench regal", "loadmaster lab bench peers-memory")  # they read a corpus
 
 
 def blocks(path: Path, *marks: str) -> list[str]:
@@ -165,7 +165,7 @@ def _run(line: str, path: Path) -> str:
     if words[0] == "python":
         return _ran(line, warm.run_script(*_short_script(words[1:])))
     assert words[0].rpartition("/")[2] == "loadmaster", f"no way to test '{line}'"
-    if words[1] == "train":
+    if words[1:3] == ["lab", "train"]:
         return _train(words[1:])
     return _ran(line, warm.run(*_short(words[1:])))
 
@@ -205,7 +205,7 @@ def _train(words: list[str]) -> str:
         return "torch is not installed"
     from loadmaster.papers.training import settings_of
 
-    own = {field.name for field in fields(settings_of(words[1]))}
+    own = {field.name for field in fields(settings_of(words[2]))}
     for name, count in FEW.items():
         words += ["--set", f"{name}={count}"] if name in own else []
     if "--workers" in words:
@@ -215,13 +215,13 @@ def _train(words: list[str]) -> str:
     if missing := _ran(shlex.join(words), warm.run(*words)):
         return missing
     out = Path(words[words.index("--out") + 1])
-    made = "plans.zip" if words[1] == "plans" else f"{words[1]}.safetensors"
+    made = "plans.zip" if words[2] == "plans" else f"{words[2]}.safetensors"
     assert (out / made).stat().st_size > 0 and (out / "card.json").stat().st_size > 0
     return ""
 
 
 def _short(words: list[str]) -> list[str]:
-    if words[0] == "bench":
+    if words[:2] == ["lab", "bench"]:
         return _short_bench(words)
     if words[0] in ("tradeoff", "fits"):  # of each of many searches
         words = [*words, "--simulations", "20"] if "--simulations" not in words else words

@@ -1,4 +1,4 @@
-"""loadmaster train: options reach the trainer, stdout has the answer alone, mistakes are told before any work."""
+"""loadmaster lab train: options reach the trainer, stdout has the answer alone, mistakes are told before any work."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[RegalSettings]:
 
 
 def test_options_reach_the_trainer(folder: Path, calls: list[RegalSettings]) -> None:
-    words = "train gas --corpus c.jsonl --out here --valid v.jsonl --set steps=3 --set warm=4 --minutes 0.5"
+    words = "lab train gas --corpus c.jsonl --out here --valid v.jsonl --set steps=3 --set warm=4 --minutes 0.5"
     result = runner.invoke(app, [*words.split(), "--workers", "2", "--seed", "5", "--device", "cpu"])
     assert result.exit_code == 0, result.output
     assert "here/weights" in result.stdout and "here/card.json" in result.stdout
@@ -46,19 +46,21 @@ def test_options_reach_the_trainer(folder: Path, calls: list[RegalSettings]) -> 
 
 
 def test_what_is_not_given_is_as_the_help_says(folder: Path, calls: list[RegalSettings]) -> None:
-    assert runner.invoke(app, ["train", "regal", "--corpus", "c.jsonl", "--out", "here"]).exit_code == 0
+    assert runner.invoke(app, ["lab", "train", "regal", "--corpus", "c.jsonl", "--out", "here"]).exit_code == 0
     assert calls == [RegalSettings("c.jsonl", "here")]
 
 
 def test_a_setting_that_is_none_is_told(folder: Path) -> None:
     for word, says in (("stepz=3", "stepz"), ("steps", "sets nothing"), ("steps=many", "many")):
-        result = runner.invoke(app, ["train", "regal", "--corpus", "c", "--out", "here", "--json", "--set", word])
+        result = runner.invoke(
+            app, ["lab", "train", "regal", "--corpus", "c", "--out", "here", "--json", "--set", word]
+        )
         error = parsed(result.stdout)["error"]
         assert result.exit_code == 1 and says in error["what"] and error["fix"], error
 
 
 def test_json_is_the_card_alone(folder: Path, calls: list[RegalSettings]) -> None:
-    result = runner.invoke(app, ["train", "regal", "--corpus", "c.jsonl", "--out", "here", "--json"])
+    result = runner.invoke(app, ["lab", "train", "regal", "--corpus", "c.jsonl", "--out", "here", "--json"])
     assert parsed(result.stdout) == {"policy": "regal"}
     assert "step 1" in result.stderr
 
@@ -75,7 +77,7 @@ def test_mistakes_are_told(folder: Path) -> None:
         ("torn.jsonl.xz", "here", "not a whole xz file"),
         ("one.jsonl", "file", "not a folder"),
     ):
-        result = runner.invoke(app, ["train", "regal", "--corpus", corpus, "--out", out, "--json"])
+        result = runner.invoke(app, ["lab", "train", "regal", "--corpus", corpus, "--out", out, "--json"])
         error = parsed(result.stdout)["error"]
         assert result.exit_code == 1 and says in error["what"] and error["fix"], error
         assert not (folder / "here").exists()
@@ -83,4 +85,4 @@ def test_mistakes_are_told(folder: Path) -> None:
 
 @pytest.mark.parametrize("words", [("regal",), ("nobody", "--corpus", "c", "--out", "o")])
 def test_wrong_usage_is_exit_2(words: tuple[str, ...]) -> None:
-    assert runner.invoke(app, ["train", *words]).exit_code == 2
+    assert runner.invoke(app, ["lab", "train", *words]).exit_code == 2

@@ -87,7 +87,7 @@ def test_what_needs_a_package_says_how_to_get_it(folder: Path) -> None:
     write_onnx(folder / "model.onnx")
     (folder / "graphs.jsonl").write_text("{}")
     (folder / "mine.py").write_text("def build():\n    import torch\n    return torch.nn.Linear(2, 2), ()\n")
-    train = ("train", "regal", "--corpus", "graphs.jsonl", "--out", "here")
+    train = ("lab", "train", "regal", "--corpus", "graphs.jsonl", "--out", "here")
     lacking = {
         ("plan", "model.onnx"): "loadmaster[onnx]",
         ("zoo", "capture", "gpt2", "--out", "."): "loadmaster[zoo]",

@@ -1,4 +1,4 @@
-"""What `loadmaster bench` does: run suites, look for best-known values, or write the page."""
+"""What `loadmaster lab bench` does: run suites, look for best-known values, or write the page."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def call(words: Sequence[str], settings: BenchSettings) -> list[Report] | list[Q
         case [name]:
             return bench(name, settings)
     what = f"'{' '.join(words)}' is not one suite"
-    raise InvalidSetting(what, "loadmaster bench", "write SUITE, 'quality', 'best SUITE' or 'docs [FILE]'")
+    raise InvalidSetting(what, "loadmaster lab bench", "write SUITE, 'quality', 'best SUITE' or 'docs [FILE]'")
 
 
 def _how_much(settings: BenchSettings) -> QualitySettings:

@@ -38,7 +38,7 @@ def ledger_path(out: Path, stem: str) -> Path:
 def command_of(order: Order) -> str:
     """The call that makes the same run, without paths of this machine."""
     source = order.source
-    words = ["loadmaster bench", order.suite.name, f"--method {','.join(order.specs)}", f"--seeds {order.seeds}"]
+    words = ["loadmaster lab bench", order.suite.name, f"--method {','.join(order.specs)}", f"--seeds {order.seeds}"]
     words.append(order.allowance.words)
     if source.corpus is not None:
         words.append(f"--corpus {source.corpus.name}")
@@ -143,7 +143,7 @@ Two pages are made otherwise: [quality](benchmarks/quality.md), what searches pr
 def summary_page(rows: Sequence[str]) -> str:
     """One table: a line for each suite, with its best methods."""
     if not rows:
-        return f"{_HEAD}\nNo results yet: run `loadmaster bench synthetic --out results`.\n"
+        return f"{_HEAD}\nNo results yet: run `loadmaster lab bench synthetic --out results`.\n"
     head = ["| suite | what is measured | best methods |", "|---|---|---|"]
     return "\n".join([_HEAD, *head, *rows]) + "\n"
 

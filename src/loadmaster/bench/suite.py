@@ -1,6 +1,6 @@
 """Suites: which problems are run, which methods on each, and under what budget.
 
-A suite is data; `loadmaster bench NAME` runs it and its page in docs/benchmarks is made of its records.
+A suite is data; `loadmaster lab bench NAME` runs it and its page in docs/benchmarks is made of its records.
 """
 
 from __future__ import annotations
@@ -349,5 +349,5 @@ def suites_of(name: str) -> list[Suite]:
     if name in GROUPS:
         return [SUITES[each] for each in GROUPS[name]]
     if name not in SUITES:
-        raise UnknownName.among("suite", name, [*SUITES, *GROUPS], "loadmaster bench")
+        raise UnknownName.among("suite", name, [*SUITES, *GROUPS], "loadmaster lab bench")
     return [SUITES[name]]

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from loadmaster.problem import Problem
     from loadmaster.search import Budget, Result, Start
 
-LIKE_HELP = "Begin from this plan of a similar model or cluster, or from a library of plans (loadmaster train plans)."
+LIKE_HELP = (
+    "Begin from this plan of a similar model or cluster, or from a library of plans (loadmaster lab train plans)."
+)
 EXPERIENCE_HELP = (
     "Begin from your own earlier plans of similar problems, and keep this one for later. By default so with a budget "
     "of seconds and no method named: with --simulations alone answers depend on nothing but the seed."

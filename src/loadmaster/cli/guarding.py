@@ -34,6 +34,9 @@ def quieten() -> None:
     warnings.showwarning = show  # type: ignore[assignment]
 
 
+IN_LAB = ("bench", "generate", "train", "pack")
+
+
 class OldWords(TyperGroup):
     """The verbs; a word that the command line once had is refused with the one it has now."""
 
@@ -42,6 +45,8 @@ class OldWords(TyperGroup):
             ctx.fail("`--with` is now `--method`")
         if args[:2] == ["list", "optimizers"]:
             ctx.fail("`list optimizers` is now `list methods`")
+        if args and args[0] in IN_LAB:
+            ctx.fail(f"`{args[0]}` is now `lab {args[0]}`")
         return super().parse_args(ctx, args)
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from loadmaster import __version__
-from loadmaster.cli import bench as workshop
 from loadmaster.cli import experience as experiences
 from loadmaster.cli import fits as fitting
 from loadmaster.cli import measure as measuring
@@ -19,6 +18,7 @@ from loadmaster.cli import run as running
 from loadmaster.cli import serve as serving
 from loadmaster.cli import tradeoff as tradeoffs
 from loadmaster.cli.guarding import OldWords, finish, print_json, quieten, verb, with_error
+from loadmaster.cli.lab import lab_app
 from loadmaster.cli.options import (
     METHOD_HELP,
     Addresses,
@@ -69,6 +69,7 @@ app = typer.Typer(
 )
 app.add_typer(zoo_app, name="zoo")
 app.add_typer(plans_app, name="plans")
+app.add_typer(lab_app, name="lab")
 
 COMPARED = ("one-device", "expert", "heft", "etf", "greedy-fusion")
 
@@ -257,29 +258,6 @@ def simulate(
 
 @app.command()
 @verb
-def pack(
-    lifetimes: Annotated[
-        Path, typer.Argument(metavar="LIFETIMES", help="A CSV file with columns id, lower, upper and size.")
-    ],
-    capacity: Annotated[str, typer.Option("--capacity", metavar="BYTES", help="Room for all: 1048576, 16MiB.")],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Write id and offset to this CSV file.")],
-    seconds: Annotated[float, typer.Option("--seconds", help="How long to look for offsets.")] = 300.0,
-    json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Give blocks of memory offsets within a capacity: no two alive at once overlap. Exit 3 when they do not fit."""
-    from loadmaster.cli.pack import pack as packed
-
-    told = packed(lifetimes, capacity, out, seconds)
-    if json:
-        print_json(told)
-        return
-    arena, most = told["arena_bytes"], told["peak_bytes"]
-    print(f"{told['blocks']} blocks in {arena:,} bytes; {most:,} are alive at once; offsets written to {out}")
-
-
-@app.command()
-@verb
 def compare(
     model: Model,
     on: On = None,
@@ -361,7 +339,7 @@ def list_names(
         console().print((known_methods_table if what == "methods" else clusters_table)(rows))
 
 
-_GROUPS = (running, reports, workshop, serving, fitting, measuring, tradeoffs)
+_GROUPS = (running, reports, serving, fitting, measuring, tradeoffs)
 for _function in (each for group in _GROUPS for each in group.VERBS):
     app.command()(verb(_function))
 

@@ -1,6 +1,6 @@
 """Blocks of memory as CSV: read with the time each is alive, written with its offset.
 
-The format of minimalloc's benchmarks (id, lower, upper, size), so that `loadmaster pack` takes the same files.
+The format of minimalloc's benchmarks (id, lower, upper, size), so that `loadmaster lab pack` takes the same files.
 """
 
 from __future__ import annotations

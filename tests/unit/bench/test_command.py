@@ -43,7 +43,7 @@ def test_a_suite_leaves_tables_a_picture_and_a_line_about_the_call(tmp_path: Pat
     assert "Three tiny graphs" in report.text() and "12 runs" in report.text()
     assert report.as_data()["tables"][0]["rows"][0]["method"] == "one-device"
     call = json.loads((tmp_path / "calls.jsonl").read_text())
-    assert call["command"] == "loadmaster bench tiny --method heft,random --seeds 2 --simulations 20"
+    assert call["command"] == "loadmaster lab bench tiny --method heft,random --seeds 2 --simulations 20"
     (again,) = bench("tiny", quiet(tmp_path))
     assert (again.outcome.done, again.outcome.kept) == (0, 12)
     assert again.tables[0].csv() == report.tables[0].csv()
@@ -95,7 +95,7 @@ def test_the_page_has_command_date_machine_and_seeds(tmp_path: Path) -> None:
     assert (tmp_path / "docs" / "benchmarks.md").read_text() == text
     assert "| [tiny](benchmarks/tiny.md) |" in text
     page = (tmp_path / "docs" / "benchmarks" / "tiny.md").read_text()
-    assert "loadmaster bench tiny --method heft,random --seeds 2 --simulations 20" in page
+    assert "loadmaster lab bench tiny --method heft,random --seeds 2 --simulations 20" in page
     assert f"{machine()['cores']} cores of {machine()['cpu']}" in page and "2 seeds" in page
     assert "## Three tiny graphs" in page
     for name in re.findall(r"\]\((.*?\.csv)\)", page):
@@ -135,7 +135,7 @@ def test_parts_are_written_as_fractions() -> None:
 
 
 def run(*words: str) -> Any:
-    return CliRunner().invoke(app, ["bench", *words])
+    return CliRunner().invoke(app, ["lab", "bench", *words])
 
 
 def test_the_verb_runs_generated_graphs_and_goes_on(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def starts_from(path: str | PathLike[str], problem: Problem) -> list[Start]:
     if is_library(path_of(path)):
         library = Library(Path(path))
         if not library.entries():
-            fix = "give a library that 'loadmaster train plans' wrote, or the file of one plan"
+            fix = "give a library that 'loadmaster lab train plans' wrote, or the file of one plan"
             raise InvalidPlan("no plan can be read from this zip file", str(path), fix)
         return starts_like(problem, [library])
     where = str(path)

@@ -1,6 +1,6 @@
 """Libraries: many plans in one file, made by training, which nobody writes to any more.
 
-`loadmaster train plans` writes one; a zip archive, so that a plan is read without the others, with a card that says how
+`loadmaster lab train plans` writes one; a zip archive, so that a plan is read without the others, with a card that says how
 they came about.
 """
 

@@ -3,7 +3,7 @@
 `layout` takes lives from a timeline and packs each device's blocks, as near to the peak as it can; `capacity` asks the
 other question, whether blocks fit a given size, and may prove that they do not. `arena` shares out the effort,
 `rounding` brings an arena near its peak; `packing`, `ejection` and `fitting` are the compiled loops. What comes out is
-what `files.arenas` writes and `loadmaster pack` prints.
+what `files.arenas` writes and `loadmaster lab pack` prints.
 
 Names here are imported when they are first used: `capacity` needs nothing but numpy and compiled loops.
 """

@@ -148,7 +148,7 @@ def test_the_verb_writes_offsets_that_keep_blocks_apart(tmp_path: Path) -> None:
     lines = [f"b{number},{size},{begin},{end}" for number, (begin, end, size) in enumerate(given_)]
     (tmp_path / "lives.csv").write_text("id,size,lower,upper\n" + "\n".join(lines) + "\n")
     out = tmp_path / "offsets.csv"
-    command = ["pack", str(tmp_path / "lives.csv"), "--out", str(out), "--capacity"]
+    command = ["lab", "pack", str(tmp_path / "lives.csv"), "--out", str(out), "--capacity"]
     answer = CliRunner().invoke(app, [*command, "12"])
     assert answer.exit_code == 0 and "12 are alive at once" in answer.output
     rows = list(csv.DictReader(out.read_text().splitlines()))
@@ -173,7 +173,7 @@ def test_the_verb_writes_offsets_that_keep_blocks_apart(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_not_one_of_lifetimes_is_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "lives.csv").write_text(text)
-    command = ["pack", str(tmp_path / "lives.csv"), "--out", str(tmp_path / "o.csv"), "--capacity", "9"]
+    command = ["lab", "pack", str(tmp_path / "lives.csv"), "--out", str(tmp_path / "o.csv"), "--capacity", "9"]
     answer = CliRunner().invoke(app, command)
     assert answer.exit_code == 1 and said in answer.output
     assert not (tmp_path / "o.csv").exists()

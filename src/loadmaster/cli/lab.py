@@ -1,4 +1,4 @@
-"""The verbs for those who make methods: generate graphs, run benchmarks, train policies."""
+"""`loadmaster lab`, for those who make methods: run benchmarks, generate graphs, train policies, pack memory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,19 @@ from typing import Annotated, Literal
 import typer
 
 from loadmaster.cli import words
-from loadmaster.cli.guarding import print_json
+from loadmaster.cli.guarding import print_json, verb
 from loadmaster.cli.options import Debug, Json, Ray, Seed, Simulations
 from loadmaster.errors import InvalidSetting, MissingExtra, UnreadableFile, printable
 
+lab_app = typer.Typer(
+    help="For those who make methods: benchmarks, random graphs, trained policies, packed memory.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
+
+@lab_app.command()
+@verb
 def generate(
     kind: Annotated[
         str,
@@ -44,6 +52,8 @@ def generate(
         print(f"{count:,} graphs of kind {kind}, seed {seed}, in {out}")
 
 
+@lab_app.command()
+@verb
 def bench(
     what: Annotated[
         list[str],
@@ -101,13 +111,15 @@ def bench(
         raise typer.Exit(1)
 
 
+@lab_app.command()
+@verb
 def train(
     policy: Annotated[
-        Literal["regal", "gas", "go", "placeto", "placeto-published", "list", "plans"],
+        Literal["regal", "gas", "go", "placeto", "placeto-published", "plans"],
         typer.Argument(
             metavar="POLICY",
             show_default=False,
-            help="regal, gas, go, placeto, placeto-published or list; plans: a library.",
+            help="regal, gas, go, placeto or placeto-published; plans: a library.",
         ),
     ],
     corpus: Annotated[
@@ -155,11 +167,31 @@ def train(
     print(card.read_text() if json else f"{what} written to {weights}, their card to {card}", end="" if json else "\n")
 
 
+@lab_app.command()
+@verb
+def pack(
+    lifetimes: Annotated[
+        Path, typer.Argument(metavar="LIFETIMES", help="A CSV file with columns id, lower, upper and size.")
+    ],
+    capacity: Annotated[str, typer.Option("--capacity", metavar="BYTES", help="Room for all: 1048576, 16MiB.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Write id and offset to this CSV file.")],
+    seconds: Annotated[float, typer.Option("--seconds", help="How long to look for offsets.")] = 300.0,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Give blocks of memory offsets within a capacity: no two alive at once overlap. Exit 3 when they do not fit."""
+    from loadmaster.cli.pack import pack as packed
+
+    told = packed(lifetimes, capacity, out, seconds)
+    if json:
+        print_json(told)
+        return
+    arena, most = told["arena_bytes"], told["peak_bytes"]
+    print(f"{told['blocks']} blocks in {arena:,} bytes; {most:,} are alive at once; offsets written to {out}")
+
+
 def _named(text: str) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if not sign:
         raise InvalidSetting(f"'{text}' sets nothing", "--set", "write NAME=VALUE, as in --set steps=200")
     return name.replace("-", "_"), value
-
-
-VERBS = (generate, bench, train)
