@@ -3,7 +3,7 @@
     python benchmarks/packing.py FOLDER [--only D H] [--seeds 1] [--runs 1] [--minimalloc PROGRAM]
 
 FOLDER has files NAME.CAPACITY.csv, such as benchmarks/challenging of https://github.com/google/minimalloc. Prints for
-each `fit_in` with each seed, checked afresh; the whole command `loadmaster lab pack`, with Python's start; and minimalloc's
+each `fit_in` with each seed, checked afresh; `loadmaster lab pack` with Python's start; and minimalloc's
 whole process where its program is given: of several runs the least.
 """
 

@@ -3,7 +3,7 @@
     python benchmarks/scale.py --ops 10000 100000 --devices 16 --seconds 10
 
 Layered graphs: layers of 1 to 2 x devices ops, each of which reads one to three of the layer before and at times one
-further back; sizes and times as in `loadmaster lab generate layered`, so that a send over PCIe takes about as long as an
+further back; sizes and times of `loadmaster lab generate layered`, so that a send over PCIe takes about as long as an
 op. Every size runs in a process of its own, whose CPU seconds and largest memory are printed.
 """
 

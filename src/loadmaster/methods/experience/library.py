@@ -1,7 +1,7 @@
 """Libraries: many plans in one file, made by training, which nobody writes to any more.
 
-`loadmaster lab train plans` writes one; a zip archive, so that a plan is read without the others, with a card that says how
-they came about.
+`loadmaster lab train plans` writes one: a zip archive, so that a plan is read without the others,
+with a card that says how they came about.
 """
 
 from __future__ import annotations
