@@ -20,7 +20,7 @@ from loadmaster.graph import Graph
 from loadmaster.importers import load
 from loadmaster.methods.experience import starts_from
 from loadmaster.problem.objective import Objective
-from loadmaster.search import Budget, Method, Result, Search, as_budget, solve
+from loadmaster.search import Budget, Invocation, Method, Result, Search, as_budget, solve
 
 DEFAULT_CLUSTER = "2xa100-nvlink"
 
@@ -93,7 +93,28 @@ def plan(
     starts = [] if like is None else starts_from(like, problem)
     chosen = _told(method, fusion, recompute, offload)
     found = solve(problem, chosen, limit, seed, listener=listener, starts=starts)
-    return fitted(found, limit, seed, recompute=recompute, offload=offload, listener=listener)
+    found = fitted(found, limit, seed, recompute=recompute, offload=offload, listener=listener)
+    if inputs is not None or dims is not None or cost is not None or not isinstance(optimizer, str):
+        return found
+    typed = {"--fusion": "" if fusion == "auto" else fusion, "--like": "" if like is None else str(like)}
+    typed |= {"--recompute": "" if recompute else "none", "--offload": "" if offload else "none"}
+    typed |= {"--objective": "" if problem.objective.of_step else problem.objective.name}
+    typed |= {"--memory-limit": "" if memory_limit is None else str(memory_limit)}
+    typed |= {"--optimizer": "" if optimizer == "adam" else optimizer, "--seed": str(seed) if seed else ""}
+    return replace(found, asked=_asked(model, on, cluster, method, limit, training, typed))
+
+
+def _asked(
+    model: Any, on: Any, cluster: Cluster, method: Any, budget: Budget, training: bool, typed: Mapping[str, str]
+) -> Invocation | None:
+    """What the call would be on the command line; None where it cannot be typed there."""
+    if not isinstance(model, str) or not isinstance(method, str) or isinstance(on, Cluster):
+        return None
+    said = {"--on": str(on or cluster.name), "--method": "" if method == "auto" else method, **typed}
+    said |= {"--seconds": f"{budget.seconds:g}" if budget.seconds is not None else ""}
+    said |= {"--simulations": "" if budget.simulations is None else str(budget.simulations)}
+    given = {name: value for name, value in said.items() if value}
+    return Invocation(model, tuple((given if training else {**given, "--infer": ""}).items()))
 
 
 def _refuse_search(optimizer: object) -> None:

@@ -7,7 +7,7 @@ is settled here, and what came of it is a `Found` that the views show.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from loadmaster.errors import InvalidSetting, LoadmasterError
 
 if TYPE_CHECKING:
     from loadmaster.problem import Problem
-    from loadmaster.search import Budget, Result
+    from loadmaster.search import Budget, Invocation, Result
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Asked:
         limit: bytes a device.
         kept: whole on one device: "op", "module" or "block".
         target: the runtime it is for.
+        invocation: the words themselves.
     """
 
     spec: str
@@ -50,6 +51,7 @@ class Asked:
     save: Path | None
     report: Path | None
     trace: Path | None
+    invocation: Invocation
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ def find(problem: Problem, asked: Asked) -> Found:
         result = _op_by_op(problem, asked)
     else:
         result = stages.run_method(problem, asked.spec, budget, seed)
+    result = replace(result, asked=asked.invocation)
     free = None if asked.kept == "op" else stages.run_method(problem, asked.plain, budget, seed)
     return Found(result, parts, free, stages.run_baselines(problem, budget, seed))
 

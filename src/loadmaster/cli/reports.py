@@ -280,9 +280,11 @@ def _cluster_of(head: dict[str, Any], path: Path, others: Sequence[Cluster]) -> 
 def _as_result(problem: Problem, plan: Plan, path: Path) -> Result:
     """The plan simulated afresh, with what its file says of how it was found."""
     from loadmaster.report.explain import replayed
+    from loadmaster.search import Invocation
 
-    made = head_of(path).get("result")
-    result = replayed(problem, plan, path.name)
+    head = head_of(path)
+    made = head.get("result")
+    result = replace(replayed(problem, plan, path.name), asked=Invocation.from_json(head.get("asked")))
     if not isinstance(made, dict):
         return result
     kinds: dict[str, Any] = {"method": str, "seed": int, "simulations": int, "seconds": (int, float)}

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from loadmaster import __version__
+from loadmaster.cli import asking, pipelines, planning, reports, splits, stages, words
 from loadmaster.cli import experience as experiences
 from loadmaster.cli import fits as fitting
 from loadmaster.cli import measure as measuring
-from loadmaster.cli import pipelines, planning, reports, splits, stages, words
 from loadmaster.cli import run as running
 from loadmaster.cli import serve as serving
 from loadmaster.cli import tradeoff as tradeoffs
@@ -184,8 +185,10 @@ def plan(
     reports.check_targets(report, trace, schedule)
     how = words.capture_settings(model, training, optimizer, dtype, batch)
     problem, choice = stages.problem_for(model, on, objective, limit, costs, how, mode)
+    invocation = asking.invocation(model, problem, budget)
     if microbatches is not None:
         found = pipelines.run(problem, microbatches, budget, seed, method, split, replicate)
+        found = replace(found, result=replace(found.result, asked=invocation))
         misfit = stages.save_or_explain(found.result, limit, None)
         told = pipelines.save(found, save if misfit is None else None, schedule)
         reports.write_files(found.result, [], report, trace)
@@ -210,6 +213,7 @@ def plan(
         save=save,
         report=report,
         trace=trace,
+        invocation=invocation,
     )
     plans = planning.find(problem, asked)
     misfit, beside = planning.save(plans, asked)
@@ -290,6 +294,7 @@ def compare(
     reports.check_targets(report, trace)
     problem, choice = stages.problem_for(model, on, objective, limit, costs)
     rows = stages.run_all(problem, specs, budget, seed)
+    rows = [(spec, replace(found, asked=asking.invocation(model, problem, budget, spec))) for spec, found in rows]
     results, left = [result for _, result in rows], specs[len(rows) :]
     misfit = stages.save_or_explain(best_of(results), limit, save)
     reports.write_files(best_of(results), results, report, trace)

@@ -119,7 +119,8 @@ def save_result(result: Result, path: str | PathLike[str]) -> None:
         raise does_not_fit(result)
     facts = {"objective": result.problem.objective.name, **method_summary(result)}
     known = Known.of(result.problem, result.plan).to_text()
-    save_plan(result.plan, result.problem, path, {"result": facts, "known": known})
+    asked = {} if result.asked is None else {"asked": result.asked.to_json()}
+    save_plan(result.plan, result.problem, path, {"result": facts, **asked, "known": known})
 
 
 def method_summary(result: Result) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Among, Bound
 from loadmaster.search.budget import Score
+from loadmaster.search.invocation import Invocation
 from loadmaster.search.search import Moment
 from loadmaster.simulator import Timeline
 
@@ -48,6 +49,7 @@ class Result:
         among: the class of plans that the bound holds for: those that the method chose from or, where the plan is
             optimal, the widest in which that is known.
         cut: more work might raise the bound.
+        asked: what was typed for it, or None: then advice names no command.
     """
 
     problem: Problem
@@ -63,6 +65,7 @@ class Result:
     started_from: tuple[str, ...] = ()
     among: Among = field(default_factory=Among)
     cut: bool = False
+    asked: Invocation | None = None
 
     @property
     def bound(self) -> Bound:
