@@ -1,26 +1,20 @@
-"""How fast the simulator is: ns per (op + read), beside a C++ program for the same rules.
+"""How fast the simulator is: ns per (op + read).
 
-    python benchmarks/simulator.py [--ops 1000 10000 100000] [--devices 2 4] [--seconds 0.5] [--cpp] [--cores] [--json]
+    python benchmarks/simulator.py [--ops 1000 10000 100000] [--devices 2 4] [--seconds 0.5] [--cores] [--json]
 
 Each line simulates many placements of one random layered graph with `simulate_many`. "Time alone" is the loop without
-memory (`simulator/quick.py`), called from Python for each, which takes some microseconds a call. With --cpp,
-`simulator.cpp` is built (`g++ -O3 -march=native`, or $CXX) and simulates the same placements, turn by turn with the
-compiled loop; both must find the same steps and peaks. These three are CPU time of one thread. With --cores, one thread
-and all cores simulate them turn by turn, both by the clock on the wall.
+memory (`simulator/quick.py`), called from Python for each, which takes some microseconds a call. Both are CPU time of
+one thread. With --cores, one thread and all cores simulate them turn by turn, both by the clock on the wall.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
-import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,13 +36,8 @@ class Line:
     placement: str
     ours_ns: float  # CPU time per (op + read), on one core
     quick_ns: float  # of the loop that tells the time alone
-    cpp_ns: float | None  # of simulator.cpp
     one_thread_ns: float | None  # by the clock on the wall
     all_cores_ns: float | None
-
-    @property
-    def against_cpp(self) -> float | None:
-        return None if self.cpp_ns is None else self.ours_ns / self.cpp_ns
 
     @property
     def speed_up(self) -> float | None:
@@ -84,14 +73,11 @@ def placements(problem: Problem, how: str, count: int, seed: int = 0) -> NDArray
     return np.stack([np.searchsorted(row, np.arange(problem.num_ops), side="right") for row in cuts]).astype(np.int32)
 
 
-Found = tuple[NDArray[np.int64], NDArray[np.int64]]  # steps, peaks
-
-
-def ours(problem: Problem, places: NDArray[np.int32]) -> tuple[float, Found]:
-    """(CPU seconds, what was found) of the compiled loop on one core."""
+def ours(problem: Problem, places: NDArray[np.int32]) -> tuple[float, NDArray[np.int64]]:
+    """(CPU seconds, steps) of the compiled loop on one core."""
     begun = time.thread_time()
     scores = simulate_many(problem, places, workers=1)
-    return time.thread_time() - begun, (np.asarray(scores.step_ns), np.asarray(scores.peak_bytes))
+    return time.thread_time() - begun, np.asarray(scores.step_ns)
 
 
 def alone(problem: Problem, places: NDArray[np.int32]) -> tuple[float, NDArray[np.int64]]:
@@ -109,81 +95,35 @@ def on_the_wall(problem: Problem, places: NDArray[np.int32], workers: int | None
     return time.perf_counter() - begun
 
 
-NUMBERS = ("ops", "tensors", "devices", "channels", "shift", "classes")
-LONG = ("op_ns", "workspace", "nbytes", "send_ns")
-NARROW = ["tie", "op_of_tie", "waits", "make_start", "makes", "read_start", "reads", "next_start", "nexts"]
-NARROW += ["reader_start", "readers", "maker", "base", "send_class", "channel"]
-BYTES = ("origin", "stays")
-
-
-class Given(ctypes.Structure):
-    """As in simulator.cpp."""
-
-    _fields_ = [(name, ctypes.c_int64) for name in NUMBERS] + [
-        (name, ctypes.c_void_p) for name in (*LONG, *NARROW, *BYTES)
-    ]
-
-
-class InCpp:
-    """simulator.cpp, built with the machine's C++ compiler."""
-
-    def __init__(self) -> None:
-        library = Path(tempfile.mkdtemp()) / "simulator.so"
-        source = Path(__file__).with_name("simulator.cpp")
-        flags = ("-O3", "-march=native", "-shared", "-fPIC")
-        subprocess.run([os.environ.get("CXX", "g++"), *flags, "-o", library, source], check=True)
-        self.run_many = ctypes.CDLL(str(library)).run_many
-
-    def simulate(self, problem: Problem, places: NDArray[np.int32]) -> tuple[float, Found]:
-        """(CPU seconds, what was found)."""
-        plain = layout(problem)
-        kinds = [*((name, np.int64) for name in LONG), *((name, np.int32) for name in NARROW)]
-        kinds += [(name, np.int8) for name in BYTES]
-        columns = {name: np.ascontiguousarray(getattr(plain, name), kind) for name, kind in kinds}
-        # Channels are numbered after the devices, as there.
-        numbers = (problem.num_ops, len(plain.nbytes), plain.devices, plain.channels, plain.shift, plain.send_classes)
-        given = Given(*numbers, *(column.ctypes.data for column in columns.values()))
-        rank = np.arange(problem.num_ops, dtype=np.int32)
-        step, peaks = np.zeros(len(places), np.int64), np.zeros((len(places), plain.devices), np.int64)
-        arrays = [ctypes.c_void_p(array.ctypes.data) for array in (places, rank, step, peaks)]
-        begun = time.thread_time()
-        self.run_many(ctypes.byref(given), *arrays[:2], ctypes.c_int64(len(places)), *arrays[2:])
-        return time.thread_time() - begun, (step, peaks)
-
-
-def measure(problem: Problem, how: str, seconds: float, in_cpp: InCpp | None, cores: bool) -> Line:
+def measure(problem: Problem, how: str, seconds: float, cores: bool) -> Line:
     reads = len(problem.graph.reads)
     size = problem.num_ops + reads
     count = int(max(4, min(seconds * 1e9 / TURNS / 60 / size, 4096))) // 2 * 2
     places = placements(problem, how, count)
-    took: dict[str, list[float]] = {"ours": [], "quick": [], "cpp": [], "one": [], "all": []}
+    took: dict[str, list[float]] = {"ours": [], "quick": [], "one": [], "all": []}
     ours(problem, places), alone(problem, places)  # compiled, and in the caches
     for _ in range(TURNS):  # in turns, so that what else the machine does slows all of them
-        begun, (step, peak) = ours(problem, places)
+        begun, step = ours(problem, places)
         took["ours"].append(begun)
         begun, steps = alone(problem, places)
         took["quick"].append(begun)
         assert (steps == step).all(), "the two loops do not agree"
-        if in_cpp is not None:
-            begun, (other_step, other_peak) = in_cpp.simulate(problem, places)
-            took["cpp"].append(begun)
-            assert (other_step == step).all() and (other_peak == peak).all(), "C++ does not agree"
         if cores:
             took["one"].append(on_the_wall(problem, places, 1))
             took["all"].append(on_the_wall(problem, places, None))
     scale = 1e9 / (count * size)
     best = {name: min(seconds) * scale if seconds else None for name, seconds in took.items()}
     assert best["ours"] is not None and best["quick"] is not None
-    figures = (best["ours"], best["quick"], best["cpp"], best["one"], best["all"])
+    figures = (best["ours"], best["quick"], best["one"], best["all"])
     return Line(problem.num_ops, reads, problem.num_devices, how, *figures)
 
 
-def lines(ops: list[int], devices: list[int], seconds: float, in_cpp: InCpp | None, cores: bool) -> Iterator[Line]:
+def lines(ops: list[int], devices: list[int], seconds: float, cores: bool) -> Iterator[Line]:
     for count in ops:
         for width in devices:
             problem = layered(count, width)
             for how in PLACEMENTS:
-                yield measure(problem, how, seconds, in_cpp, cores)
+                yield measure(problem, how, seconds, cores)
 
 
 HEAD = (
@@ -193,8 +133,6 @@ HEAD = (
     "placement",
     "ours",
     "time alone",
-    "C++",
-    "÷ C++",
     "1 thread",
     "all cores",
     "speed-up",
@@ -210,19 +148,18 @@ def main() -> None:
     parser.add_argument("--ops", type=int, nargs="+", default=[1_000, 10_000, 100_000])
     parser.add_argument("--devices", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--seconds", type=float, default=0.5, help="of simulation per measurement, about")
-    parser.add_argument("--cpp", action="store_true", help="compare with simulator.cpp, which takes a C++ compiler")
     parser.add_argument("--cores", action="store_true", help="one thread and all cores, by the clock on the wall")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    found = lines(given.ops, given.devices, given.seconds, InCpp() if given.cpp else None, given.cores)
+    found = lines(given.ops, given.devices, given.seconds, given.cores)
     if given.json:
         print(json.dumps([asdict(line) for line in found], indent=2))
         return
     print(f"ns per (op + read); {os.cpu_count()} cores")
-    form = "{:>8} {:>8} {:>8}  {:<11} {:>6} {:>11} {:>6} {:>6} {:>9} {:>10} {:>9}".format
+    form = "{:>8} {:>8} {:>8}  {:<11} {:>6} {:>11} {:>9} {:>10} {:>9}".format
     print(form(*HEAD))
     for line in found:
-        cells = (cell(line.ours_ns), cell(line.quick_ns), cell(line.cpp_ns), cell(line.against_cpp, 2))
+        cells = (cell(line.ours_ns), cell(line.quick_ns))
         threads = (cell(line.one_thread_ns), cell(line.all_cores_ns), cell(line.speed_up, 2))
         print(form(f"{line.ops:,}", f"{line.reads:,}", line.devices, line.placement, *cells, *threads), flush=True)
 

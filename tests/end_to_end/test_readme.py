@@ -7,7 +7,7 @@ and `explain` without it get that too, and `tradeoff` and `fits` 20 simulations 
 benchmark is run on its first graph for 0.2 seconds or 40 simulations, with its first method and those that no benchmark
 before it has run; the settings of the others are read. What trains is given counts of a few, on one core. Of `make
 TARGET` it is checked that make knows the target; the loadmaster commands in it are run in the last document that names
-it. Lines in OUTSIDE are not run: they change the machine, or read records of a benchmark of hours. What needs a package
+it. Lines in OUTSIDE are not run: they change the machine. What needs a package
 that is not installed here is left out, with what reads the files it would have written, and the test says so in the
 end: it is skipped.
 """
@@ -43,10 +43,9 @@ OUTSIDE = (
     "git clone",
     "source ",
     "cd ",
-    "python benchmarks/questions.py transfer",
-)  # the last: records of hours
+)
 SECONDS = "0.2"
-NEED_SHARED = ("loadmaster lab bench regal", "loadmaster lab bench peers-memory")  # they read a corpus
+NEED_SHARED = ("loadmaster lab bench regal",)  # it reads a corpus
 
 
 def blocks(path: Path, *marks: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What `loadmaster lab bench` does: run suites, look for best-known values, or write the page."""
+"""What `loadmaster lab bench` does: run suites, or look for best-known values."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from typing import Any
 
 from loadmaster.bench.best import BestKnown, KnownValue, load_best, long_specs, shipped_path
 from loadmaster.bench.methods import is_known
-from loadmaster.bench.pages import ledger_path, methods_of, note_call, write_docs, write_tables
-from loadmaster.bench.quality import Quality, QualitySettings, quality
+from loadmaster.bench.pages import ledger_path, methods_of, note_call, write_tables
 from loadmaster.bench.records import RunLedger, RunRecord
 from loadmaster.bench.rows import Source
 from loadmaster.bench.run import Order, Outcome, Watch, run
 from loadmaster.bench.suite import Allowance, Suite, suites_of
 from loadmaster.bench.table import Table
 from loadmaster.errors import InvalidSetting
-
-PAGE = "docs/benchmarks.md"
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ class Report:
     suite: Suite
     tables: list[Table]
     outcome: Outcome
-    notes: list[str]
+    notes: list[str] = field(default_factory=list)
 
     def as_data(self) -> dict[str, Any]:
         return {
@@ -117,34 +114,15 @@ def bench_best(name: str, settings: BenchSettings) -> list[Report]:
     return reports
 
 
-def call(words: Sequence[str], settings: BenchSettings) -> list[Report] | list[Quality]:
-    """What the words after `bench` ask for: a suite, "quality", "best" and a suite, or "docs" and perhaps the page's
-    file."""
+def call(words: Sequence[str], settings: BenchSettings) -> list[Report]:
+    """What the words after `bench` ask for: a suite, or "best" and a suite."""
     match list(words):
-        case ["docs", *page] if len(page) < 2:
-            path = Path(page[0] if page else PAGE)
-            write_docs(settings.out, path, load_best(settings.best))
-            settings.say(f"written: {path}")
-            return []
-        case ["quality"]:
-            return [quality(_how_much(settings))]
         case ["best", name]:
             return bench_best(name, settings)
         case [name]:
             return bench(name, settings)
     what = f"'{' '.join(words)}' is not one suite"
-    raise InvalidSetting(what, "loadmaster lab bench", "write SUITE, 'quality', 'best SUITE' or 'docs [FILE]'")
-
-
-def _how_much(settings: BenchSettings) -> QualitySettings:
-    """The options of the verb that `quality` knows: graphs of each check, simulations, seconds."""
-    usual, allowed = QualitySettings(), settings.allowance
-    return QualitySettings(
-        settings.source.limit or usual.graphs,
-        (allowed and allowed.simulations) or usual.simulations,
-        (allowed and allowed.seconds) or usual.seconds,
-        settings.say,
-    )
+    raise InvalidSetting(what, "loadmaster lab bench", "write SUITE or 'best SUITE'")
 
 
 @dataclass
@@ -182,5 +160,4 @@ def _run(
     outcome = run(order, ledger, settings.say, settings.watch, landed)
     if not stem:
         note_call(settings.out, order, outcome)
-    tables, notes = write_tables(order.suite, ledger, best, methods_of(order))
-    return Report(order.suite, tables, outcome, notes)
+    return Report(order.suite, write_tables(order.suite, ledger, best, methods_of(order)), outcome)

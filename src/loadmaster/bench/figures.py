@@ -24,7 +24,6 @@ class SeedMeans:
     Attributes:
         fits: under every seed.
         fuses: under any seed; its bound is then one for plans that fuse.
-        load: work of the busiest device over the ideal.
         paths: per seed: (simulations, value) of improvements and the end.
     """
 
@@ -35,7 +34,6 @@ class SeedMeans:
     seconds: float
     simulations: float
     runs: int
-    load: float
     paths: tuple[tuple[tuple[int, int], ...], ...]
 
     @staticmethod
@@ -51,7 +49,6 @@ class SeedMeans:
             mean(r.seconds for r in records),
             mean(r.simulations for r in records),
             len(records),
-            mean(r.load_ns / r.ideal_ns if r.ideal_ns else math.nan for r in records),
             tuple((*r.history, (r.simulations, r.value)) for r in records),
         )
 
@@ -74,7 +71,7 @@ class MeansGrid:
     """Cells by method and place, places in the order in which they were first met.
 
     Attributes:
-        names, ops, clusters: of each place.
+        names, ops: of each place.
         cells: what a method gave there.
         methods: in the order of the columns.
         failed: why a method gave nothing there.
@@ -82,7 +79,6 @@ class MeansGrid:
 
     names: Mapping[Place, str]
     ops: Mapping[Place, int]
-    clusters: Mapping[Place, str]
     cells: Mapping[tuple[BudgetedMethod, Place], SeedMeans]
     methods: tuple[BudgetedMethod, ...]
     failed: Mapping[tuple[BudgetedMethod, Place], str]
@@ -93,14 +89,12 @@ class MeansGrid:
         runs: dict[tuple[BudgetedMethod, Place], list[RunRecord]] = {}
         failed: dict[tuple[BudgetedMethod, Place], str] = {}
         names: dict[Place, str] = {}
-        clusters: dict[Place, str] = {}
         ops: dict[Place, int] = {}
         for record in records:
             column = BudgetedMethod(record.spec, record.budget)
             if methods is not None and column not in methods:
                 continue
             names.setdefault(record.place, record.row)
-            clusters.setdefault(record.place, record.cluster)
             if record.error:
                 failed[column, record.place] = record.error
                 continue
@@ -109,7 +103,7 @@ class MeansGrid:
         cells = {at: SeedMeans.of(sorted(found, key=lambda r: r.seed)) for at, found in runs.items()}
         found_methods = tuple(dict.fromkeys(column for column, _ in runs))
         columns = found_methods if methods is None else tuple(m for m in methods if m in found_methods)
-        return MeansGrid(names, ops, clusters, cells, columns, failed)
+        return MeansGrid(names, ops, cells, columns, failed)
 
     @property
     def places(self) -> list[Place]:

@@ -14,7 +14,7 @@ from loadmaster.baselines.expert.expert import expert_placement
 from loadmaster.baselines.memory_order import MemoryOrder
 from loadmaster.baselines.ordering import ordered
 from loadmaster.baselines.simple import legal
-from loadmaster.bench.peers import Accelerate, Inductor, Saga
+from loadmaster.bench.peers import Inductor
 from loadmaster.catalog.specs import make_method
 from loadmaster.errors import UnknownName
 from loadmaster.plans import Plan
@@ -37,13 +37,9 @@ EXTRA: Mapping[str, Callable[[], Method]] = {
     "inductor-lpmf": partial(Inductor, "lpmf"),
     "inductor-bfs": partial(Inductor, "bfs"),
     "inductor-dfs": partial(Inductor, "dfs"),
-    "saga-heft": partial(Saga, "heft"),
-    "saga-etf": partial(Saga, "etf"),
-    "saga-cpop": partial(Saga, "cpop"),
-    "accelerate": Accelerate,
 }
 
-PEERS = frozenset(name for name in EXTRA if name.startswith(("inductor", "saga", "accelerate")))
+PEERS = frozenset(name for name in EXTRA if name.startswith("inductor"))
 
 # They draw no random numbers, so one seed says all.
 _ONE_SHOT = frozenset(

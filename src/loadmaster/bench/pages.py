@@ -1,4 +1,4 @@
-"""What a benchmark leaves behind: tables in files, a line for each call, and the page of the documentation.
+"""What a benchmark leaves behind: tables in files, and a line for each call.
 
 Every figure stands beside the command that made it and the machine it was made on, without names of hosts or people.
 """
@@ -15,19 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster import __version__
-from loadmaster.bench.best import BestKnown, load_best
+from loadmaster.bench.best import BestKnown
 from loadmaster.bench.figures import BudgetedMethod
-from loadmaster.bench.picture import draw
-from loadmaster.bench.records import RunLedger, append, read_lines
+from loadmaster.bench.records import RunLedger, append
 from loadmaster.bench.run import Order, Outcome
-from loadmaster.bench.suite import SUITES, Suite
+from loadmaster.bench.suite import Suite
 from loadmaster.bench.table import Table
 from loadmaster.bench.views import tables_of
-from loadmaster.errors import MissingExtra
 from loadmaster.files.writing import write_text
 
 CALLS = "calls.jsonl"
-SHOWN_ROWS = 60  # longer tables are in the CSV files only
 
 
 def ledger_path(out: Path, stem: str) -> Path:
@@ -67,7 +64,7 @@ def _cpu() -> str:
 
 
 def note_call(out: Path, order: Order, outcome: Outcome) -> None:
-    """A line about this call: what the page says of where its figures come from."""
+    """A line about this call: where the figures of a page come from."""
     line = {
         "suite": order.suite.name,
         "command": command_of(order),
@@ -89,118 +86,12 @@ def methods_of(order: Order) -> list[BudgetedMethod]:
 
 def write_tables(
     suite: Suite, ledger: RunLedger, best: BestKnown, methods: Sequence[BudgetedMethod] | None = None
-) -> tuple[list[Table], list[str]]:
-    """Writes .md, -N.csv and .png files beside the records; gives the tables, and what could not be written."""
+) -> list[Table]:
+    """Writes .md and -N.csv files beside the records; gives the tables."""
     out, stem = ledger.path.parent, ledger.path.stem
-    tables, notes = tables_of(suite, ledger.records, best.values, methods), []
+    tables = tables_of(suite, ledger.records, best.values, methods)
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / f"{stem}.md", "\n".join(table.markdown() for table in tables))
     for number, table in enumerate(tables, 1):
         write_text(out / f"{stem}-{number}.csv", table.csv())
-    try:
-        draw(suite, ledger.records, best.values, out / f"{stem}.png", methods)
-    except MissingExtra as error:
-        notes.append(f"no picture: {error.what} ({error.fix})")
-    return tables, notes
-
-
-def write_docs(results_dir: Path, page: Path | None = None, best: BestKnown | None = None) -> str:
-    """The pages of a folder of results: a summary, which is returned, and beside it, in a folder of its name, a page
-    for each suite and a CSV file for each of its long tables. They are written when `page` says where the summary goes.
-    """
-    known = load_best() if best is None else best
-    calls = read_lines(results_dir / CALLS)
-    rows: list[str] = []
-    pages: dict[str, str] = {}
-    for suite in SUITES.values():
-        ledger = ledger_path(results_dir, suite.name)
-        if ledger.exists():
-            tables = tables_of(suite, RunLedger(ledger).records, known.values)
-            mine = [call for call in calls if call.get("suite") == suite.name]
-            pages |= _suite_pages(suite, tables, mine)
-            rows.append(summary_row(suite.name, suite.title, [(one.title, one.shown()) for one in tables]))
-    text = summary_page(rows)
-    if page is not None:
-        page.parent.mkdir(parents=True, exist_ok=True)
-        write_text(page, text)
-        for name, content in pages.items():
-            (page.parent / page.stem).mkdir(exist_ok=True)
-            write_text(page.parent / page.stem / name, content)
-    return text
-
-
-_HEAD = """# Benchmarks
-
-Every table is made by the commands on its page, with one simulator for all methods. Papers are re-implemented here
-and run on public graphs; figures that others published are marked so, and are on other graphs. Steps are simulated.
-A page names the date and the version of its table; methods that changed since were not measured again.
-Over another method means other ÷ method - 1 for times, and (other - method) ÷ other for improvements.
-Two pages are made otherwise: [quality](benchmarks/quality.md), what searches promise, and
-[saga](benchmarks/saga.md), SAGA's schedulers beside ours.
-"""
-
-
-def summary_page(rows: Sequence[str]) -> str:
-    """One table: a line for each suite, with its best methods."""
-    if not rows:
-        return f"{_HEAD}\nNo results yet: run `loadmaster lab bench synthetic --out results`.\n"
-    head = ["| suite | what is measured | best methods |", "|---|---|---|"]
-    return "\n".join([_HEAD, *head, *rows]) + "\n"
-
-
-def summary_row(name: str, title: str, tables: Sequence[tuple[str, Sequence[Sequence[str]]]]) -> str:
-    """`tables`: title, and lines of cells with the head first."""
-    told = next((said for table in tables if (said := headline(*table))), "see its page")
-    return f"| [{name}](benchmarks/{name}.md) | {title} | {told} |"
-
-
-def headline(title: str, lines: Sequence[Sequence[str]], most: int = 3) -> str:
-    """The best methods of a table of methods, or of the line of means of a table of workloads; empty for others."""
-    head, *body = lines
-    over = next((at for at, name in enumerate(head) if name.startswith("over ")), None)
-    if head[0] == "method" and over is not None:
-        graphs = head.index("graphs") if "graphs" in head else None
-        found = [(line[0], line[over], "" if graphs is None else f" on {line[graphs]}") for line in body]
-        against = head[over]
-    elif "percent over " in title and (means := next((line for line in body if line[0] == "geometric mean"), None)):
-        found = [(name, value, "") for name, value in zip(head[1:], means[1:], strict=True)]
-        against = title.partition("percent ")[2]
-    else:
-        return ""
-    known = [(name, value, where) for name, value, where in found if _percent(value) is not None]
-    best = sorted(known, key=lambda row: -(_percent(row[1]) or 0.0))[:most]
-    return ", ".join(f"{name} {value}{where}" for name, value, where in best) + f" ({against})" if best else ""
-
-
-def _percent(cell: str) -> float | None:
-    match = re.fullmatch(r"([+-][\d.,]+) %", cell)
-    return float(match[1].replace(",", "")) if match else None
-
-
-def _suite_pages(suite: Suite, tables: Sequence[Table], calls: list[dict[str, Any]]) -> dict[str, str]:
-    """File name -> text: the page of a suite, and its long tables as CSV."""
-    lines, files = [f"# {suite.name}\n"], {}
-    commands = list(dict.fromkeys(call["command"] for call in calls))
-    if commands:
-        lines += ["```sh", *commands, "```\n", _circumstances(calls)]
-    for number, table in enumerate(tables, 1):
-        if table.title.endswith("graph by graph") or len(table.rows) > SHOWN_ROWS:
-            name = f"{suite.name}-{number}.csv"
-            files[name] = table.csv()
-            lines.append(f"## {table.title}\n\n{len(table.rows)} rows, in [{name}]({name}).\n")
-        else:
-            lines.append(table.markdown(2))
-    return {f"{suite.name}.md": "\n".join(lines), **files}
-
-
-def _circumstances(calls: list[dict[str, Any]]) -> str:
-    last = calls[-1]
-    dates = sorted({call["date"] for call in calls})
-    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    on = last["machine"]
-    text = f"{when}; {on['cores']} cores of {on['cpu']}, {on['system']}, Python {on['python']}; "
-    text += f"{last['seeds']} seed{'s' if last['seeds'] != 1 else ''}; loadmaster {last['version']}.\n"
-    # A method that an earlier call skipped may have come since.
-    for spec, reason in last["skipped"].items():
-        text += f"\nSkipped: `{spec}`, {reason}.\n"
-    return text
+    return tables

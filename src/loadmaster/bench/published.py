@@ -51,26 +51,6 @@ REGAL_TABLE: Mapping[str, tuple[float, float, str]] = {
     "REGAL": (3.56, 4.44, "1.04"),
 }
 
-# Peak bytes of one device, measured on two CPU cores with torch 2.13: order as traced, best of Inductor's orders, and
-# MODeL's integer program where it was tried.
-PEAK_MB: Mapping[str, tuple[float, float, float | None]] = {
-    "mlp8": (37.78, 11.80, 10.49),
-    "alexnet_b32": (385.52, 301.99, 301.99),
-    "gpt2_4L": (80.39, 80.39, 80.39),
-    "gpt2_12L": (816.37, 463.17, None),
-}
-
-# Best schedule of SAGA over the lower bound, on the graphs of DOPPLER (2026), four devices.
-SAGA_OVER_BOUND: Mapping[str, float] = {
-    "chain": 15.0 / 12.0,
-    "ffnn": 837 / 567,
-    "llama-block": 2196 / 972,
-    "llama-layer": 1986 / 972,
-}
-
-# Largest load of accelerate's device map over the ideal, a Llama-8B shape, by the speed of one device among equals.
-ACCELERATE_LOAD: Mapping[str, float] = {"half": 1.82, "quarter": 3.28}
-
 SPEED_UP = "other ÷ method - 1"
 
 
@@ -119,25 +99,3 @@ def regal_published() -> Table:
         Column("s", "number"),
     )
     return Table("REGAL as published, TensorFlow test set (its own graphs)", columns, rows)
-
-
-def peers_recorded() -> Table:
-    """Peaks that other tools reached on the graphs of the peers' suite, in bytes."""
-    rows = [(name, *(None if mb is None else round(mb * 1e6) for mb in row)) for name, row in PEAK_MB.items()]
-    columns = (Column(f"{who}, MB", "MB") for who in ("as traced", "best of Inductor's orders", "MODeL's ILP"))
-    return Table("Peers as recorded: peak memory of one device", (Column("graph"), *columns), rows)
-
-
-def saga_recorded() -> Table:
-    """How far SAGA's list schedulers were above our bound, run on its own graphs."""
-    rows = list(SAGA_OVER_BOUND.items())
-    note = "on DOPPLER's own graphs, which are not those of the table above"
-    title = "SAGA as recorded: best step over the lower bound, four devices"
-    return Table(title, (Column("graph"), Column("best of SAGA", "times")), rows, (note,))
-
-
-def accelerate_recorded() -> Table:
-    """What accelerate's device map loads the busiest device with, where one is slower."""
-    rows = [(f"one device at {speed} speed", load) for speed, load in ACCELERATE_LOAD.items()]
-    title = "accelerate as recorded: largest load over the ideal, a Llama-8B shape"
-    return Table(title, (Column("devices"), Column("accelerate", "times")), rows)

@@ -39,8 +39,6 @@ class RunRecord:
         bound: what no plan can beat, in the unit of the value.
         fuses: whether the plan has kernels of several ops.
         step_ns, peak_bytes: of the plan, whatever the objective.
-        load_ns: work of the device that has most.
-        ideal_ns: that load if work could be shared out exactly by speed.
         simulations, seconds: that it took.
         history: (simulations, value) of improvements that fit.
         date, version: of the run and of loadmaster.
@@ -63,8 +61,6 @@ class RunRecord:
     fuses: bool = False
     step_ns: int = 0
     peak_bytes: int = 0
-    load_ns: int = 0
-    ideal_ns: int = 0
     simulations: int = 0
     seconds: float = 0.0
     history: tuple[tuple[int, int], ...] = ()

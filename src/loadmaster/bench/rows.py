@@ -14,10 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from loadmaster.bench import doppler
 from loadmaster.cluster import Cluster
 from loadmaster.errors import UnreadableFile
-from loadmaster.files import load_graph, load_records
+from loadmaster.files import load_records
 from loadmaster.graph import Graph
 from loadmaster.problem.objective import objective_named
 from loadmaster.zoo import ENTRIES
@@ -170,29 +169,8 @@ def synthetic_rows(source: Source, cluster: str, objective: str) -> Iterator[Sui
     return _some(source, rows)
 
 
-def peer_graph_rows(source: Source) -> Iterator[SuiteRow]:
-    """Training steps in graph JSON for the peers' accounting, on one device."""
-    folder = Path(os.environ.get("LOADMASTER_SHARED", "../shared")) / "peers"
-    place = roomy(Cluster.preset("1xa100-nvlink"))
-    files = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_size)
-    if not files:
-        raise UnreadableFile(
-            "there are no graphs to compare peers on", "LOADMASTER_SHARED", "run 'synthetic' or 'peers-zoo' instead"
-        )
-    graphs = ((file.stem, load_graph(file)) for file in files)
-    rows = (SuiteRow(name, graph.digest, partial(_same, graph), place, "peak-memory") for name, graph in graphs)
-    return _some(source, rows)
-
-
 def peer_zoo_rows(source: Source) -> Iterator[SuiteRow]:
     return zoo_rows(source, "1xa100-nvlink", "peak-memory")
-
-
-def doppler_rows(source: Source) -> Iterator[SuiteRow]:
-    place = Cluster.preset("4xp100-pcie")
-    graphs = ((name, make()) for name, make in doppler.GRAPHS.items())
-    rows = (SuiteRow(name, graph.digest, partial(_same, graph), place, "step-time") for name, graph in graphs)
-    return _some(source, rows)
 
 
 # Training steps, with how many P100 they are planned on and the least memory of each: the largest peak of the best
@@ -224,21 +202,3 @@ def _tight_row(name: str, times: float) -> SuiteRow:
     cluster = replace(cluster, name=f"{cluster.name}, {times:g} of the least", devices=small)
     row = _zoo_row(f"{name}/train", cluster, "step-time")
     return replace(row, name=f"{name} x {times:g}")
-
-
-def load_rows(source: Source) -> Iterator[SuiteRow]:
-    """Llama 8B on four devices of which the last is slow: what a split that counts bytes alone costs."""
-    rows = (_zoo_row("llama-8b/infer", _one_slow(name, speed), "step-time") for name, speed in SLOW.items())
-    return _some(source, rows)
-
-
-SLOW: Mapping[str, float] = {"one at half speed": 0.5, "one at quarter speed": 0.25}
-
-
-def _one_slow(name: str, speed: float) -> Cluster:
-    even = Cluster.preset("4xa100-nvlink")
-    *rest, last = even.devices
-    assert isinstance(last.flops_per_s, Mapping)
-    rates = {dtype: rate * speed for dtype, rate in last.flops_per_s.items()}
-    slow = replace(last, flops_per_s=rates, bytes_per_s=last.bytes_per_s * speed)
-    return replace(even, name=f"4xa100-nvlink, {name}", devices=(*rest, slow))

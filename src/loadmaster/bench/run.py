@@ -18,7 +18,6 @@ import numpy as np
 
 from loadmaster import __version__
 from loadmaster.bench.methods import is_known, method, seeds_of
-from loadmaster.bench.peers import ideal_load_ns, loads_ns
 from loadmaster.bench.records import RunLedger, RunRecord, Sheet, cluster_key
 from loadmaster.bench.rows import Source, SuiteRow
 from loadmaster.bench.suite import Allowance, Suite
@@ -269,8 +268,6 @@ def facts_of(result: Result) -> Mapping[str, object]:
         "fuses": result.plan.fuses,
         "step_ns": result.timeline.step_ns,
         "peak_bytes": int(result.timeline.peak_bytes.max()),
-        "load_ns": int(loads_ns(problem, result.plan).max()),
-        "ideal_ns": ideal_load_ns(problem),
         "simulations": result.simulations,
         "seconds": round(result.seconds, 4),
         "history": tuple(moments),

@@ -1,6 +1,6 @@
 """Suites: which problems are run, which methods on each, and under what budget.
 
-A suite is data; `loadmaster lab bench NAME` runs it and its page in docs/benchmarks is made of its records.
+A suite is data; `loadmaster lab bench NAME` runs it; the pages of docs/benchmarks have its tables.
 """
 
 from __future__ import annotations
@@ -15,12 +15,9 @@ from loadmaster.bench.rows import (
     Source,
     SuiteRow,
     corpus_rows,
-    doppler_rows,
     family_rows,
     go_rows,
-    load_rows,
     model_rows,
-    peer_graph_rows,
     peer_zoo_rows,
     synthetic_rows,
     tight_rows,
@@ -32,7 +29,7 @@ from loadmaster.search import Budget
 
 UNLIKE = "2xa100-nvlink+2xp100-pcie"
 
-Shape = Literal["improvement", "speed-up", "peers", "load"]  # what the tables of a suite show
+Shape = Literal["improvement", "speed-up", "peers"]  # what the tables of a suite show
 
 
 @dataclass(frozen=True)
@@ -291,17 +288,6 @@ SUITES: Mapping[str, Suite] = {
             focus="auto",
         ),
         Suite(
-            "peers-memory",
-            "Peak memory of one device against other tools",
-            "peers",
-            peer_graph_rows,
-            "given-order",
-            _ORDERS,
-            _SHORT,
-            _ONCE,
-            (published.peers_recorded,),
-        ),
-        Suite(
             "peers-zoo",
             "Peak memory of one device against other tools, the zoo",
             "peers",
@@ -311,35 +297,11 @@ SUITES: Mapping[str, Suite] = {
             _SHORT,
             _ONCE,
         ),
-        Suite(
-            "peers-time",
-            "Step time of sharded products against SAGA",
-            "peers",
-            doppler_rows,
-            "one-device",
-            ("saga-heft", "saga-etf", "saga-cpop", "heft", "etf", "cpop", "anneal", "placement"),
-            _SHORT,
-            _ONCE,
-            (published.saga_recorded,),
-        ),
-        Suite(
-            "peers-load",
-            "Largest load against accelerate's device map",
-            "load",
-            load_rows,
-            "expert",
-            ("accelerate", "pipeline:goal=max-load"),
-            _SHORT,
-            _ONCE,
-            (published.accelerate_recorded,),
-            focus="pipeline:goal=max-load",
-        ),
     )
 }
 
 # A name for several suites, in the order in which they are run.
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "peers": ("peers-memory", "peers-time", "peers-load"),
     "synthetic": ("synthetic-regal", "synthetic-unlike", "synthetic-time", "zoo"),
 }
 

@@ -1,6 +1,6 @@
 """The tables of a suite, from its records.
 
-Which tables a suite has is part of the suite: improvements over a baseline, speed-ups, values beside peers', loads.
+Which tables a suite has is part of the suite: improvements over a baseline, speed-ups, values beside peers'.
 """
 
 from __future__ import annotations
@@ -249,19 +249,6 @@ def _verdict(grid: MeansGrid, focus: BudgetedMethod, place: Place) -> str:
     return ", ".join(words) or "not compared: no peer was run"
 
 
-def load_tables(suite: Suite, grid: MeansGrid, baseline: BudgetedMethod, best: Mapping[Place, int]) -> list[Table]:
-    """Work of the busiest device over the ideal."""
-    columns = (Column("devices"), *(Column(grid.label(method), "times") for method in grid.methods))
-    rows = [(grid.clusters[place], *(_load(grid, method, place) for method in grid.methods)) for place in grid.places]
-    note = "work of the busiest device over what it would be if work could be shared out exactly by speed"
-    return [Table(suite.title, columns, rows, (note, peers.NOTE))]
-
-
-def _load(grid: MeansGrid, method: BudgetedMethod, place: Place) -> float | str | None:
-    cell = grid.cell(method, place)
-    return None if cell is None else cell.load if cell.fits else "OOM"
-
-
 def _unit(grid: MeansGrid) -> Kind:
     """Small graphs of tests and examples have nanoseconds and bytes."""
     most = max((cell.value for cell in grid.cells.values()), default=0)
@@ -274,5 +261,4 @@ _SHAPES: Mapping[Shape, Callable[[Suite, MeansGrid, BudgetedMethod, Mapping[Plac
     "improvement": improvement_tables,
     "speed-up": speed_up_tables,
     "peers": peer_tables,
-    "load": load_tables,
 }

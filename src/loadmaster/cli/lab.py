@@ -58,11 +58,9 @@ def bench(
     what: Annotated[
         list[str],
         typer.Argument(
-            metavar="SUITE | quality | best SUITE | docs",
-            help="regal, regal-unlike, regal-time, go, go-fusion, joint, placeto, families, mirhoseini, peers, "
-            "tight, synthetic or zoo; 'quality' tries what searches promise and prints a verdict; "
-            "'best' looks for best-known values by long runs; 'docs' writes docs/benchmarks.md and a "
-            "page per suite from the results at hand.",
+            metavar="SUITE | best SUITE",
+            help="regal, regal-unlike, regal-time, go, go-fusion, joint, placeto, families, mirhoseini, "
+            "peers-zoo, tight, synthetic or zoo; 'best' looks for best-known values by long runs.",
         ),
     ],
     methods: Annotated[

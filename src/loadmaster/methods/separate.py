@@ -1,6 +1,6 @@
 """Separate: fusion, placement and schedule decided one after another, or some of them alone.
 
-What deciding together is measured by (docs/benchmarks/joint.md): the same moves and the same number of simulations, but
+What deciding together is measured by (docs/benchmarks.md): the same moves and the same number of simulations, but
 each task sees the others only as they were decided before it.
 """
 

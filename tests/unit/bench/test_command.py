@@ -1,23 +1,21 @@
-"""The verb, from words to files, and the page that is written from them."""
+"""The verb, from words to files."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from loadmaster.bench import command, pages, picture
+from loadmaster.bench import command
 from loadmaster.bench.best import load_best
 from loadmaster.bench.command import BenchSettings, bench, bench_best, call, parse_part
-from loadmaster.bench.pages import headline, machine, write_docs
 from loadmaster.bench.records import RunLedger
 from loadmaster.bench.suite import SUITES, Allowance
 from loadmaster.cli.verbs import app
-from loadmaster.errors import InvalidSetting, MissingExtra
+from loadmaster.errors import InvalidSetting
 from tests.unit.bench.made import tiny_suite
 
 TINY = tiny_suite()
@@ -26,7 +24,6 @@ TINY = tiny_suite()
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "suites_of", lambda name: [TINY])
-    monkeypatch.setattr(pages, "SUITES", {"tiny": TINY})
 
 
 def quiet(out: Path, **others: Any) -> BenchSettings:
@@ -34,7 +31,7 @@ def quiet(out: Path, **others: Any) -> BenchSettings:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_a_suite_leaves_tables_a_picture_and_a_line_about_the_call(tmp_path: Path) -> None:
+def test_a_suite_leaves_tables_and_a_line_about_the_call(tmp_path: Path) -> None:
     (report,) = bench("tiny", quiet(tmp_path))
     names = {file.name for file in tmp_path.iterdir()}
     kept = {"tiny.jsonl", "tiny.md", "tiny-1.csv", "tiny-2.csv", "calls.jsonl"}
@@ -47,26 +44,6 @@ def test_a_suite_leaves_tables_a_picture_and_a_line_about_the_call(tmp_path: Pat
     (again,) = bench("tiny", quiet(tmp_path))
     assert (again.outcome.done, again.outcome.kept) == (0, 12)
     assert again.tables[0].csv() == report.tables[0].csv()
-
-
-@pytest.mark.usefixtures("tiny")
-@pytest.mark.parametrize("shape", ["improvement", "speed-up", "peers", "load"])
-def test_every_shape_has_its_picture(tmp_path: Path, shape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib")
-    monkeypatch.setattr(command, "suites_of", lambda name: [tiny_suite(shape=shape)])
-    bench("tiny", quiet(tmp_path, specs=["heft"]))
-    assert (tmp_path / "tiny.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.usefixtures("tiny")
-def test_without_matplotlib_all_but_the_picture_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(height_in: float) -> Any:
-        raise MissingExtra.of("matplotlib", "plot", "drawing a benchmark")
-
-    monkeypatch.setattr(picture, "_figure", missing)
-    (report,) = bench("tiny", quiet(tmp_path))
-    assert "no picture" in report.notes[0] and "matplotlib" in report.notes[0]
-    assert (tmp_path / "tiny.md").exists() and not (tmp_path / "tiny.png").exists()
 
 
 @pytest.mark.usefixtures("tiny")
@@ -89,39 +66,9 @@ def test_best_values_are_found_by_long_runs_and_by_results_at_hand(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("tiny")
-def test_the_page_has_command_date_machine_and_seeds(tmp_path: Path) -> None:
-    bench("tiny", quiet(tmp_path))
-    text = write_docs(tmp_path, tmp_path / "docs" / "benchmarks.md")
-    assert (tmp_path / "docs" / "benchmarks.md").read_text() == text
-    assert "| [tiny](benchmarks/tiny.md) |" in text
-    page = (tmp_path / "docs" / "benchmarks" / "tiny.md").read_text()
-    assert "loadmaster lab bench tiny --method heft,random --seeds 2 --simulations 20" in page
-    assert f"{machine()['cores']} cores of {machine()['cpu']}" in page and "2 seeds" in page
-    assert "## Three tiny graphs" in page
-    for name in re.findall(r"\]\((.*?\.csv)\)", page):
-        assert "diamond" in (tmp_path / "docs" / "benchmarks" / name).read_text()
-    assert str(tmp_path) not in text + page
-
-
-def test_a_summary_names_the_best_methods() -> None:
-    table = [["method", "graphs", "OOM", "over brkga-5k"], ["a", "9", "0", "+1.00 %"], ["b", "3", "0", "+12.50 %"]]
-    table += [["c", "9", "0", "-2.00 %"], ["d", "9", "0", "-"]]
-    assert headline("Peak memory", table, most=2) == "b +12.50 % on 3, a +1.00 % on 9 (over brkga-5k)"
-    loads = [["workload", "x", "y"], ["gnmt", "-1.00 %", "+3.00 %"], ["geometric mean", "-1.00 %", "+3.00 %"]]
-    assert headline("Step: percent over expert", loads, 1) == "y +3.00 % (over expert)"
-    assert headline("Step: ms a step", loads) == ""
-
-
-def test_the_page_says_so_where_there_are_no_results(tmp_path: Path) -> None:
-    assert "No results yet" in write_docs(tmp_path)
-
-
-@pytest.mark.usefixtures("tiny")
 def test_words_after_bench(tmp_path: Path) -> None:
     settings = quiet(tmp_path)
-    assert call(["docs", str(tmp_path / "page.md")], settings) == []
-    assert (tmp_path / "page.md").exists()
-    for wrong in ([], ["a", "b"], ["best"], ["best", "a", "b"]):
+    for wrong in ([], ["a", "b"], ["docs", "a"], ["best"], ["best", "a", "b"]):
         with pytest.raises(InvalidSetting):
             call(wrong, settings) if wrong != ["best"] else bench_best("best", settings)
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
-from loadmaster.bench import doppler
 from loadmaster.bench.published import GO_FUSION, GO_SECONDS, go_fusion_published, go_published
-from loadmaster.bench.rows import Source, corpus_rows, doppler_rows, go_rows, load_rows, synthetic_rows, zoo_rows
+from loadmaster.bench.rows import Source, corpus_rows, go_rows, synthetic_rows, zoo_rows
 from loadmaster.bench.suite import GROUPS, SUITES, suites_of
 from loadmaster.catalog.specs import make_method
 from loadmaster.cost import price
@@ -18,8 +16,6 @@ from loadmaster.errors import UnknownName, UnreadableFile
 from loadmaster.files import graph_to_json
 from loadmaster.learn.go2020.method import TASKS
 from tests.graphs.tiny import chain, diamond, fork
-
-SHARED = Path(os.environ.get("LOADMASTER_SHARED", Path(__file__).parents[4] / "shared"))
 
 
 @pytest.fixture
@@ -59,10 +55,9 @@ def test_a_row_has_its_graph_and_digest(corpus: Path) -> None:
 
 def test_without_a_corpus_the_way_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADMASTER_SHARED", str(tmp_path))
-    for name in ("regal", "peers-memory"):
-        with pytest.raises(UnreadableFile) as caught:
-            list(SUITES[name].rows(Source()))
-        assert "synthetic" in caught.value.fix
+    with pytest.raises(UnreadableFile) as caught:
+        list(SUITES["regal"].rows(Source()))
+    assert "synthetic" in caught.value.fix
 
 
 def test_go_has_its_fourteen_workloads_on_their_devices() -> None:
@@ -103,24 +98,6 @@ def test_the_zoo_has_room_for_every_model_and_reads_none_to_be_listed() -> None:
     assert small.graph().digest == small.digest
 
 
-def test_sharded_products_have_as_many_ops_as_counted_by_hand() -> None:
-    # A product of 2 x 2 blocks: 4 x 2 partial products and 4 additions, 12 ops. Elementwise: 4.
-    ops = {row.name: row.graph().num_ops for row in doppler_rows(Source())}
-    assert ops["chain"] == 3 * 12 + 4
-    assert ops["ffnn"] == 3 * (12 + 4)
-    assert ops["llama-block"] == 6 * 12 + 4 * 4  # q, k, v, scores, mixed, out; norm, transpose, softmax, add
-    assert ops["llama-layer"] == ops["llama-block"] + 3 * 12 + 4 * 4
-    assert doppler.chain().flops.sum() == 3 * 2 * 8192**3 + (3 * 4 + 4) * 4096**2
-
-
-def test_one_slow_device_is_slow_by_what_is_said() -> None:
-    half, quarter = load_rows(Source())
-    for row, share in ((half, 0.5), (quarter, 0.25)):
-        *rest, slow = row.cluster.devices
-        assert slow.rate("bfloat16") == share * rest[0].rate("bfloat16")
-        assert slow.bytes_per_s == share * rest[0].bytes_per_s
-
-
 def test_joint_and_fusion_suites_name_methods_that_can_be_made() -> None:
     for suite in (SUITES["joint"], SUITES["go-fusion"]):
         made = [make_method(spec) for spec in (suite.baseline, *suite.specs)]
@@ -135,15 +112,7 @@ def test_joint_and_fusion_suites_name_methods_that_can_be_made() -> None:
 
 
 def test_names_of_suites_and_groups() -> None:
-    assert [suite.name for suite in suites_of("peers")] == ["peers-memory", "peers-time", "peers-load"]
+    assert [suite.name for suite in suites_of("synthetic")] == list(GROUPS["synthetic"])
     assert all(name in SUITES for group in GROUPS.values() for name in group)
     with pytest.raises(UnknownName, match="regall"):
         suites_of("regall")
-
-
-@pytest.mark.skipif(not (SHARED / "peers").is_dir(), reason="LOADMASTER_SHARED has no graphs of peers")
-def test_peer_graphs_are_on_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOADMASTER_SHARED", str(SHARED))
-    rows = list(SUITES["peers-memory"].rows(Source()))
-    assert {row.name for row in rows} == {"mlp8", "alexnet_b32", "gpt2_4L", "gpt2_12L"}
-    assert all(row.cluster.num_devices == 1 and row.objective == "peak-memory" for row in rows)

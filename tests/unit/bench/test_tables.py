@@ -26,7 +26,6 @@ SUITES = {
     "improvement": tiny_suite(),
     "speed-up": tiny_suite(shape="speed-up", rows=lambda source: tiny_rows(source, memory_bytes=145)),
     "peers": tiny_suite(shape="peers"),
-    "load": tiny_suite(shape="load"),
 }
 
 

@@ -29,7 +29,7 @@ MOVES = 3_000  # of one call; a third of that gains half as much more slowly on 
 EFFORT = 40_000_000  # additions in one call, at most: there are fewer moves on large graphs
 REORDERED = 3  # of ten moves, that are about an op's place in the order
 TRIES = 20  # to find an op on another device to swap with
-SHARE = 0.1  # of the time so far that it may take, where the clock counts; a quarter and a half are worse (quality.md)
+SHARE = 0.1  # of the time so far that it may take, where the clock counts; a quarter and a half are worse
 
 
 class Rebalancer:
