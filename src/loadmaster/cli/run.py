@@ -12,6 +12,7 @@ from loadmaster.cli import stages
 from loadmaster.cli.guarding import print_json
 from loadmaster.cli.options import Debug, Json
 from loadmaster.errors import InvalidSetting, MissingExtra
+from loadmaster.importers import sizes_behind
 
 if TYPE_CHECKING:
     from loadmaster.runtime.running import Running
@@ -42,7 +43,7 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Run a plan here, and print what was modelled beside what was measured."""
-    if model.endswith((".onnx", ".tflite")):
+    if sizes_behind(model)[0].endswith((".onnx", ".tflite")):
         found = _reorder(model, plan, out)
         print(json_text.dumps(found, indent=2) if json else found["text"])
         return
@@ -74,17 +75,18 @@ def _show(ran: Running) -> None:
 def _reorder(model: str, plan: Path, out: Path | None) -> dict[str, Any]:
     from loadmaster.files import load_plan
 
+    path, sizes = sizes_behind(model)
     try:
-        if model.endswith(".tflite"):
+        if path.endswith(".tflite"):
             from loadmaster.importers.tensorflow.tflite import reorder
         else:
             from loadmaster.importers.onnx.reorder import reorder
     except ModuleNotFoundError as error:
         raise MissingExtra.of(error.name or "onnx", "onnx", "ordering an .onnx model") from error
     if out is None:
-        fix = f"give --out ordered{Path(model).suffix}; a runtime then runs it in that order"
+        fix = f"give --out ordered{Path(path).suffix}; a runtime then runs it in that order"
         raise InvalidSetting("where is the ordered model to go?", "--out", fix)
-    moved = reorder(model, load_plan(plan), out)
+    moved = reorder(path, load_plan(plan), out, sizes)
     return {"file": str(out), "moved": moved, "text": f"{moved} nodes in another place; written to {out}"}
 
 

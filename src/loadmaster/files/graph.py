@@ -112,6 +112,7 @@ def _add_op(builder: GraphBuilder, row: int, op: Any, index: Mapping[int | str, 
         after=get("after") or (),
         time_ns=get("time_ns"),
         signature=get("signature") or "",
+        assumed=get("assumed") or "",
     )
 
 
@@ -132,6 +133,7 @@ _OP_TYPES: Mapping[str, tuple[type, ...]] = {
     "after": (list, type(None)),
     "time_ns": (int, float, list, type(None)),
     "signature": _MAYBE_TEXT,
+    "assumed": _MAYBE_TEXT,
 }
 _WANTED = {list: "a list", str: "a text", int: "a whole number", float: "a whole number", type(None): "null"}
 
@@ -221,6 +223,7 @@ def _op_rows(graph: Graph, ids: list[int | str]) -> list[dict[str, Any]]:
             "after": [graph.op_name[earlier] for earlier in graph.after_of(op).tolist()] or None,
             "time_ns": _given_time(graph.time_ns[op].tolist()),
             "signature": graph.signature.get(graph.op_name[op]),
+            "assumed": graph.assumed.get(graph.op_name[op]),
         }
         rows.append({key: value for key, value in row.items() if value is not None and value != ""})
     return rows

@@ -129,6 +129,7 @@ class GraphBuilder:
         after: Sequence[str] = (),
         time_ns: int | Sequence[int | None] | None = None,
         signature: str = "",
+        assumed: str = "",
     ) -> int:
         """Adds an op and returns its number.
 
@@ -148,6 +149,7 @@ class GraphBuilder:
             after: names of ops that must end before it starts, though it reads nothing of theirs.
             time_ns: one time for all devices or one for each, None where it cannot run; launch included.
             signature: its call as text, by which measured times are found.
+            assumed: "sizes" or "arithmetic", where these are not known but taken from what is likely.
 
         Raises:
             InvalidGraph: a number that is negative, not whole, or beyond reason. All else is looked at by `build`.
@@ -178,6 +180,7 @@ class GraphBuilder:
                 after,
                 time_ns,
                 signature,
+                assumed,
             )
         )
         return len(self._ops) - 1
@@ -196,6 +199,7 @@ class GraphBuilder:
             "colocate": None if group < 0 else str(group),
             "time_ns": _times_of(graph, op),
             "signature": graph.signature.get(graph.op_name[op], ""),
+            "assumed": graph.assumed.get(graph.op_name[op], ""),
         }
         return self.op(graph.op_name[op], graph.kind[op], inputs, outputs, **(known | given))
 
@@ -316,6 +320,7 @@ class GraphBuilder:
             shape=tuple(self._shape),
             tensor_dtype=tuple(self._dtype),
             signature={op.name: op.signature for op in ops if op.signature},
+            assumed={op.name: op.assumed for op in ops if op.assumed},
             captured=self.captured,
         )
 

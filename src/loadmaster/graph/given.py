@@ -37,6 +37,7 @@ class GivenOp:
     after: Sequence[str]
     time_ns: int | Sequence[int | None] | None
     signature: str
+    assumed: str = ""
 
 
 @dataclass

@@ -80,6 +80,7 @@ class Graph:
         tensor_dtype: [tensors] "" when unknown.
         signature: by op name, where known: the call as text (name, shapes, strides, dtypes, attributes). Measured times
             go by it (`cost.Measured`).
+        assumed: by op name, of ops of which the importer does not know all: "sizes" or "arithmetic".
         captured: how a torch model was captured: mode, optimizer, inputs, versions. Plan files carry it on, so that
             they can run.
 
@@ -112,6 +113,7 @@ class Graph:
     shape: tuple[tuple[int, ...] | None, ...]  # [tensors]
     tensor_dtype: tuple[str, ...]  # [tensors]
     signature: Mapping[str, str] = field(default_factory=dict)
+    assumed: Mapping[str, str] = field(default_factory=dict)
     captured: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -195,6 +195,16 @@ def _load_file(text: str, dims: Mapping[str, int] | None, training: bool, optimi
     return importer(path, _settings(part, text))  # type: ignore[no-any-return]
 
 
+def sizes_behind(text: str) -> tuple[str, dict[str, int]]:
+    """The file and its sizes of "model.onnx#batch=8,height=320".
+
+    >>> sizes_behind("model.onnx#batch=8")
+    ('model.onnx', {'batch': 8})
+    """
+    path, _, part = text.partition("#") if not os.path.exists(text) else (text, "", "")
+    return path, _dims(part, text)
+
+
 def suffix_of(path: str) -> str:
     """The last suffix, with the one before it when that says only how the file is compressed.
 

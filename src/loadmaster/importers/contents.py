@@ -42,11 +42,10 @@ def load_textproto(path: PathLike, settings: Settings) -> Graph:
 
 
 def load_tflite(path: PathLike, settings: Settings) -> Graph:
-    """A model of TensorFlow Lite; it has no settings."""
+    """A model of TensorFlow Lite; its settings are sizes that the file leaves open."""
     from loadmaster.importers.tensorflow.tflite import load_tflite
 
-    checked(settings, (), path)
-    return load_tflite(path)
+    return load_tflite(path, sizes={name: whole(settings, name, path) or 0 for name in settings})
 
 
 def load_tasks(path: PathLike, settings: Settings) -> Graph:

@@ -6,6 +6,7 @@ refused by its digest.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 
@@ -20,9 +21,14 @@ from loadmaster.importers.onnx.shapes import reads_of
 from loadmaster.plans import Plan
 
 
-def reorder(model: str | PathLike[str], plan: Plan, out: str | PathLike[str]) -> int:
-    """Writes the model with its nodes in plan order; how many are in another place than before."""
-    graph = load_onnx(model)
+def reorder(
+    model: str | PathLike[str], plan: Plan, out: str | PathLike[str], sizes: Mapping[str, int] | None = None
+) -> int:
+    """Writes the model with its nodes in plan order; how many are in another place than before.
+
+    `sizes` are those the model was planned with. They decide the order alone: the file that comes out keeps its open
+    dimensions."""
+    graph = load_onnx(model, dims=sizes)
     if graph.digest != plan.graph_digest:
         what = f"the plan was made for another model: digest {plan.graph_digest}, this one has {graph.digest}"
         raise InvalidPlan(what, str(model), "plan this model, and give that plan")

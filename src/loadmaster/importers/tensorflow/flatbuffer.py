@@ -67,6 +67,10 @@ class FlatTable:
         start, count = self.vector(field, 4)
         return [FlatTable(self.buffer, self.buffer.follow(start + 4 * index)) for index in range(count)]
 
+    def table(self, field: int) -> FlatTable | None:
+        place = self._field(field)
+        return FlatTable(self.buffer, self.buffer.follow(place)) if place else None
+
     def text(self, field: int) -> str:
         start, count = self.vector(field, 1)
         return self.buffer.raw[start : start + count].decode(errors="replace")

@@ -76,8 +76,14 @@ class Model:
         return len(self.tensors) - 1
 
     def given(self, dims: list[int]) -> int:
-        self.inputs.append(self.tensor(dims))
+        """An input; its sizes of -1 are open, and stand as 1 in the file."""
+        self.inputs.append(self.tensor([max(size, 1) for size in dims]))
+        if -1 in dims:
+            self.tensors[-1][7] = ("ints", dims)
         return self.inputs[-1]
+
+    def numbers(self, values: list[int]) -> int:
+        return self.tensor([len(values)], struct.pack(f"<{len(values)}i", *values), kind=2)
 
     def weight(self, dims: list[int], scale: float = 0.1) -> int:
         count = 1
@@ -96,20 +102,28 @@ class Model:
         self.operators.append(fields)
         return made
 
-    def written(self, outputs: list[int]) -> bytes:
-        codes = [{0: ("b", min(code, 127)), 2: ("i", 1), 3: ("i", code)} for code in self.codes]
-        subgraph: Fields = {
+    def part(self, outputs: list[int]) -> Fields:
+        return {
             0: ("tables", self.tensors),
             1: ("ints", self.inputs),
             2: ("ints", outputs),
             3: ("tables", self.operators),
             4: ("text", "main"),
         }
+
+    def body(self) -> Model:
+        """Of a branch or a loop: it shares buffers and codes."""
+        inner = Model()
+        inner.buffers, inner.codes = self.buffers, self.codes
+        return inner
+
+    def written(self, outputs: list[int], bodies: tuple[Fields, ...] = ()) -> bytes:
+        codes = [{0: ("b", min(code, 127)), 2: ("i", 1), 3: ("i", code)} for code in self.codes]
         writer = Writer()
         model = {
             0: ("I", 3),
             1: ("tables", codes),
-            2: ("tables", [subgraph]),
+            2: ("tables", [self.part(outputs), *bodies]),
             3: ("text", "made for a test"),
             4: ("tables", self.buffers),
         }
