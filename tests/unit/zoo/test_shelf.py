@@ -17,12 +17,10 @@ from loadmaster.errors import UnknownName
 from loadmaster.files import load_graph
 from loadmaster.graph import ROLES, Graph
 from loadmaster.zoo import ENTRIES, shelf
-from loadmaster.zoo.page import filled
 from loadmaster.zoo.shelf import capture, facts_of, index, load_zoo, on_shelf, shelf_rows, spot
 from tests.graphs.tiny import diamond
 
 FOLDER = Path(str(resources.files("loadmaster.zoo"))) / "graphs"
-PAGE = Path(__file__).parents[3] / "docs" / "zoo.md"
 QUICK = ("rnnlm-2/infer", "transformer-xl-2/train", "vit-base/infer")  # the others are for `make test-all`
 EVERY = [f"{name}/{mode}" for name in ENTRIES for mode in ("train", "infer")]
 RECAPTURED = ("rnnlm-2/train", "wavenet-2x18/train", "transformer-xl-2/train", "transformer-xl-2/infer", "gpt2/infer")
@@ -198,10 +196,3 @@ def test_rows_have_what_the_listing_shows() -> None:
     assert row["devices"] == 8 and row["source"] == ENTRIES["gnmt-8"].source
     assert row["work_over_critical_path"] == round(row["work_ns"] / row["critical_path_ns"], 2)
     assert {"ops", "weight_bytes", "activation_bytes", "flops", "digest", "sizes"} <= row.keys()
-
-
-def test_the_page_of_the_zoo_is_current() -> None:
-    """The table of experts is checked beside the experts."""
-    page = PAGE.read_text()
-    assert filled(page, ("zoo", "sources", "advice")) == page
-    assert all(f"| {name}/train |" in page and f"| {name}/infer |" in page for name in ENTRIES)
