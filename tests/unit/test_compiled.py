@@ -127,30 +127,6 @@ def _oldest(kernels: Kernels) -> int:
     return min(path.stat().st_mtime_ns for path in kernels.entries if "inner" in path.name)
 
 
-def test_a_part_that_calls_what_is_apart_can_be_kept(tmp_path: Path) -> None:
-    """The caller's caller is compiled in a second process, from a part that the first one left in the cache."""
-    text = (
-        "from loadmaster.compiled import compiled, compile_for\n"
-        "import sys\n"
-        "@compiled(apart=True, no_cpython_wrapper=True)\ndef inner(x):\n    return x * 3\n"
-        "@compiled\ndef middle(x):\n    return inner(x) + 1\n"
-        "@compiled\ndef outer(x):\n    return middle(x) * 2\n"
-    )
-    (tmp_path / "three.py").write_text(text)
-    for code, expected in (
-        ("compile_for(three.middle, 1, part=True)", "None"),
-        ("three.outer(5)", "32"),
-        ("three.outer(6)", "38"),
-    ):
-        program = f"import three; from loadmaster.compiled import compile_for; print({code})"
-        given = os.environ | {
-            "LOADMASTER_CACHE": str(tmp_path / "cache"),
-            "PYTHONPATH": f"{tmp_path}:{':'.join(sys.path)}",
-        }
-        done = subprocess.run([sys.executable, "-c", program], env=given, capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == expected
-
-
 @pytest.mark.parametrize("damage", ["truncated", "empty", "flipped", "foreign"])
 def test_a_damaged_entry_is_compiled_again(kernels: Kernels, damage: str) -> None:
     kernels.run()

@@ -21,19 +21,17 @@ if TYPE_CHECKING:
     from loadmaster.compiled.clock import seconds_compiling as seconds_compiling
     from loadmaster.compiled.clock import telling as telling
     from loadmaster.compiled.entries import cache_folder as cache_folder
-    from loadmaster.compiled.loops import compile_for as compile_for
     from loadmaster.compiled.loops import compiled as compiled
     from loadmaster.compiled.structs import Struct as Struct
 
 _HOMES = {
     "Struct": "structs",
     "cache_folder": "entries",
-    "compile_for": "loops",
     "compiled": "loops",
     "seconds_compiling": "clock",
     "telling": "clock",
 }
 
-__all__ = ["Struct", "cache_folder", "compile_for", "compiled", "seconds_compiling", "telling"]
+__all__ = ["Struct", "cache_folder", "compiled", "seconds_compiling", "telling"]
 
 __getattr__ = deferred(__name__, _HOMES)

@@ -1,15 +1,13 @@
 """The cache of compiled code on disk, which several processes share.
 
 An entry is a file (`entries`) named by the function and by a digest of all that its code is made from (`digests`), so
-it can be absent but not stale. What is absent is compiled. Who is compiling what is told by locks (`claims`).
+it can be absent but not stale. What is absent is compiled.
 """
 
 from __future__ import annotations
 
 import pickle
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from numba.core import serialize
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 
-from loadmaster.compiled.claims import claim, give_up
 from loadmaster.compiled.clock import CLOCK
 from loadmaster.compiled.digests import digest_of
 from loadmaster.compiled.entries import MAGIC, cache_folder, read_entry, write_entry
@@ -41,8 +38,6 @@ class Cache(NullCache):
         if (found := self._load(path, target_context)) is None:
             for listener in tuple(CLOCK.listeners):
                 listener()
-            if path is not None and _claim(path):  # another process may have written it by now
-                found = self._load(path, target_context)
         return found
 
     def _load(self, path: Path | None, target_context: Any) -> Any:
@@ -92,34 +87,3 @@ def _read(path: Path) -> Any:
         return pickle.loads(payload)
     except Exception:  # of another version of the package
         return None
-
-
-# Claims
-
-
-class _Claims(threading.local):
-    """What this thread is compiling: callers, then what they call."""
-
-    def __init__(self) -> None:
-        self.held: list[tuple[Path, int]] = []
-
-
-_CLAIMS = _Claims()
-
-
-def _claim(path: Path) -> bool:
-    """Whether this process alone compiles the entry from now on."""
-    if (place := claim(path.parent, path.name.removesuffix(".nbc"))) is not None:
-        _CLAIMS.held.append((path.parent, place))
-    return place is not None
-
-
-@contextmanager
-def giving_up() -> Iterator[None]:
-    """Gives up what is claimed within the block: by then it is written, or was not to be had."""
-    before = len(_CLAIMS.held)
-    try:
-        yield
-    finally:
-        while len(_CLAIMS.held) > before:
-            give_up(*_CLAIMS.held.pop())

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 import numba
 from numba.core.types import unliteral
 
-from loadmaster.compiled.cache import Cache, giving_up
+from loadmaster.compiled.cache import Cache
 from loadmaster.compiled.clock import CLOCK
 from loadmaster.compiled.parts import ForCallers, Plain, remember_operators
 
@@ -68,16 +68,10 @@ def _keep(dispatcher: Any, cache: Cache) -> None:
 
 def _timed(compile_: Callable[..., Any]) -> Callable[..., Any]:
     def compile_on_the_clock(signature: Any) -> Any:
-        with CLOCK, giving_up():
+        with CLOCK:
             return compile_(signature)
 
     return compile_on_the_clock
-
-
-def compile_for(function: Any, *arguments: Any, part: bool = False) -> None:
-    """Compiles what calls with such arguments need, or compiled callers, without a call."""
-    dispatcher = function.for_callers if part else function
-    dispatcher.compile(tuple(function.typeof_pyval(argument) for argument in arguments))
 
 
 def _give_to_callers(dispatcher: Any, inner: Any) -> None:

@@ -41,10 +41,6 @@ class Method(Protocol):
     `search.fusing` or `search.adding`, since that decides which lower bound holds. The settings, with their types, are
     what a spec can set (`catalog.specs`), and the first paragraph of the docstring is what `loadmaster list methods`
     shows.
-
-    One that compiles for long may also have `compile_late(search)`: what it needs last of all that it compiles, which a
-    second process then makes beside the first; and `compile_early(search)`: what the first had best make before it
-    needs that.
     """
 
     def optimize(self, search: Search) -> Plan:

@@ -55,23 +55,3 @@ def test_a_failure_is_left_to_the_real_problem_but_a_missing_package_is_said() -
     warm_up(Watching(ValueError("too small")), Cluster.preset("placeto-2"), "step-time")
     with pytest.raises(MissingExtra):
         warm_up(Watching(MissingExtra.of("torch", "torch", "a policy")), Cluster.preset("placeto-2"), "step-time")
-
-
-@dataclass
-class Early(Watching):
-    """Notes when it is asked for what is best compiled first."""
-
-    calls: list[str] = field(default_factory=list)
-
-    def compile_early(self, search: Search) -> None:
-        self.calls.append("early")
-
-    def optimize(self, search: Search) -> Plan:
-        self.calls.append("optimize")
-        return super().optimize(search)
-
-
-def test_what_is_best_compiled_first_comes_once_and_first() -> None:
-    watching = Early()
-    warm_up(watching, Cluster.preset("placeto-2"), "step-time")
-    assert watching.calls == ["early", "optimize", "optimize"]

@@ -13,7 +13,6 @@ from loadmaster.methods.annealing.chains import (
     Decisions,
     Reheating,
     chains_for,
-    compile_walk,
     side_by_side,
     together,
     walkers,
@@ -52,9 +51,6 @@ class Anneal:
         plan = self.start.optimize(search)
         return improve(search, plan, self.temperature, self.cold, self.chains, self.follow)
 
-    def compile_late(self, search: Search) -> None:
-        compile_walk(search)
-
 
 @dataclass(frozen=True)
 class LocalSearch:
@@ -73,9 +69,6 @@ class LocalSearch:
     def optimize(self, search: Search) -> Plan:
         plan = self.start.optimize(search)
         return improve(search, plan, 0.0, 0.0, self.chains, self.follow)
-
-    def compile_late(self, search: Search) -> None:
-        compile_walk(search)
 
 
 def improve(

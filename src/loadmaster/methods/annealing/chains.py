@@ -34,7 +34,7 @@ from loadmaster.passes import Coarse, coarsen
 from loadmaster.passes.groups import Grouping
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.search import WORST, Score, Search
+from loadmaster.search import Score, Search
 from loadmaster.search.xorshift import seeded
 from loadmaster.simulator import cores, layout, spread
 
@@ -245,18 +245,6 @@ class Chains:
                 for column, value in zip(chain[:5], best[5:10], strict=True):
                     column[:] = value
                 chain.score[:2] = best.score[2:]
-
-
-def compile_walk(search: Search, fusing: Sequence[Any] = ()) -> None:
-    """Makes the loop that chains walk in, without a step. It takes longest of all that is compiled."""
-    problem, ops = search.problem, search.problem.num_ops
-    kernels = (np.zeros(len(fusing[0].old_priority)), *2 * (np.zeros(ops, np.int32),)) if fusing else ChainStart.fused
-    start = ChainStart(np.zeros(ops, np.int32), np.arange(ops), WORST, kernels)
-    alone = coarsen(problem, ints(np.arange(ops)))
-    chains = Chains(search, alone, Decisions(fusing=bool(fusing)), [start], fusing)
-    habits = engine.Habits(chains.weights, 0.5, AIM, 0.0, 0.0, 0, 1)
-    given = (chains.layout, chains.terrain, chains.chains[0], chains.scratch[0], chains.fusing[0])
-    engine.compile_walk(*given, habits)
 
 
 class Pace:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.compiled import Struct, compile_for, compiled
+from loadmaster.compiled import Struct, compiled
 from loadmaster.graph.columns import Ints32, Truth, Whole
 from loadmaster.methods.annealing import choice
 from loadmaster.methods.annealing.acceptance import cooled, slack_of
@@ -139,21 +139,6 @@ def walk(
         write_down(log, policy, scratch, what, count, column, gain, counts[RAN])  # type: ignore[arg-type]  # None only without a policy
         if not keep:
             _undo(layout, terrain, chain, scratch, fusing, moved, top, pairs, ranked)
-
-
-def compile_walk(
-    layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, fusing: Fusing | None, habits: Habits
-) -> None:
-    """Makes what a walk needs, without a step. First what needs no simulator: another process may be making that."""
-    given, one = (layout, terrain, chain, scratch), np.int64(1)
-    compile_for(_move, *given, None, fusing, one, True, chain.random, part=True)
-    compile_for(_undo, *given, fusing, one, one, one, True, part=True)
-    compile_for(measure, layout, chain, scratch, part=True)
-    if fusing is None:
-        compile_for(critical_ops, layout, terrain, chain.place, scratch, part=True)
-    run_given = (scratch.no_sends, scratch.running, FOREVER, FOREVER, scratch.peak, True, scratch.record)
-    compile_for(run, layout, chain.place, chain.rank, *run_given)
-    compile_for(walk, *given, None, fusing, habits, 1, None)
 
 
 @compiled(_nrt=False)

@@ -10,7 +10,6 @@ from typing import Literal
 import numpy as np
 
 from loadmaster.baselines.fusion.greedy import Merges
-from loadmaster.methods.annealing.chains import compile_walk
 from loadmaster.methods.default.fitting import Fitting
 from loadmaster.methods.default.starts import best_starts, unlike
 from loadmaster.methods.default.walk import AnnealingWalk
@@ -71,11 +70,6 @@ class Auto:
                     walks = better_half(walks)
         assert search.best is not None, "one start is always made"
         return search.best
-
-    def compile_late(self, search: Search) -> None:
-        """Bounds, for which the starts leave time, and the walk."""
-        lower_bound(search.problem, fitting=True)
-        compile_walk(search)
 
 
 def placement() -> Auto:

@@ -26,7 +26,9 @@ from loadmaster.problem import Problem
 from loadmaster.search import Method, Score, Search
 
 RULES = ("one-device", "expert", "heft", "heft:thrift=0.5", "etf", "sct", "cpop", "heft:contention=no")
-ROLLING = "rolling", "rolling:ways=64"  # where simulations are counted; by the clock, as many ways as there is time for
+# For tasks that nothing fuses (up to 10 % of the step on layered graphs, nothing on the models of the zoo): in so many
+# ways where simulations are counted; by the clock, in as many as there is time for.
+ROLLING = "rolling", "rolling:ways=64"
 RULES_WHEN_TIGHT = ("m-heft", "m-etf", "m-sct")
 RULES_FOR_LOAD = ("downsets:effort=1000000,sets=4000", "pipeline:goal=max-load,order=critical")
 TIGHT = 4  # memory of all devices over the bytes of all tensors, below which plans may not fit
@@ -97,7 +99,7 @@ def best_starts(search: Search, fuses: bool, also: Method | None) -> list[Scored
     for kind, share in ((rules, RULED), (others, OTHERS)):
         pace = RulePace(search, share)
         for view in views:
-            for recipe in kind(view):
+            for recipe in kind(view, fuses):
                 if found and (search.spent or pace.over):
                     break
                 found.append(view.start(pace.timed(recipe), search, fuses))
@@ -145,17 +147,17 @@ class RulePace:
         return plan
 
 
-def rules(view: PlannedView) -> Iterator[Recipe]:
+def rules(view: PlannedView, fuses: bool) -> Iterator[Recipe]:
     """List schedules and the like, cheap ones first."""
     problem = view.problem
     names: tuple[str, ...] = RULES if problem.num_devices > 1 else ("expert",)
     names += RULES_WHEN_TIGHT if _tight(problem) else ()
-    names += (ROLLING[not view.search.counts_simulations],) if problem.num_devices > 1 else ()
+    names += (ROLLING[not view.search.counts_simulations],) if problem.num_devices > 1 and not fuses else ()
     for name in names:
         yield partial(_by_rule, view.search, name)
 
 
-def others(view: PlannedView) -> Iterator[Recipe]:
+def others(view: PlannedView, fuses: bool) -> Iterator[Recipe]:
     """Cuts of the program, groups of ops, and what suits the objective."""
     problem = view.problem
     if problem.num_devices == 1:

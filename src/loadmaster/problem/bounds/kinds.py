@@ -8,19 +8,14 @@ found about, by multiplicative weights (`levels.prices`). Any prices give a boun
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from loadmaster.graph.columns import Ints, digest, ints, numbered
 from loadmaster.problem import CANNOT, Problem
-from loadmaster.problem.bounds.kernels import least_times
-
-if TYPE_CHECKING:
-    pass
-
+from loadmaster.problem.bounds import levels
 from loadmaster.problem.bounds.holding import device_bytes
-from loadmaster.problem.bounds.kernels import Fusing
+from loadmaster.problem.bounds.kernels import Fusing, least_times
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +76,6 @@ def work_of(kinds: Kinds) -> tuple[Ints, int]:
     """
     if len(kinds.count) == 1:
         return ints(kinds.times[:, 0]), int(kinds.count[0])
-    from loadmaster.problem.bounds import levels
-
     price = levels.prices(kinds.times, kinds.count, 4096, 60)
     # Thousandths of a ns, unless the sums would pass what an integer holds.
     scale = 1024 if float(kinds.times.max(axis=1).sum()) < 2**50 else 1

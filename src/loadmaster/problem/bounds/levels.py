@@ -1,118 +1,132 @@
-"""Compiled walks for the bound on step time: how early an op can start, and how much must follow it. What ops that are
-in each other's way add to that is in `crowds`.
+"""How early an op can start, and how much must follow it, for the bound on step time. What ops that are in each other's
+way add to that is in `crowds`.
 
 A critical path that pays for sends: what an op reads was made on its own device, one op at a time, or came from another
-kind of device or another device of the kind, after a send (Papadimitriou and Yannakakis, 1990). Two tables come out,
-heads and tails by op and kind of device, each from one walk along the program.
+kind of device or another device of the kind, after a send (Papadimitriou and Yannakakis, 1990). Out comes a table by op
+and kind of device, from one compiled walk along the program, or against it.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import numpy as np
 
-from loadmaster.compiled import compiled
-from loadmaster.graph.columns import Bools, Floats, Ints, Whole
+from loadmaster.compiled import Struct, compiled
+from loadmaster.graph import Graph
+from loadmaster.graph.columns import Bools, Floats, Ints, Whole, ints, inverse, rows_of
 
 FAR = np.iinfo(np.int64).max // 4
 FEW = 12  # ops before or after an op that are told apart by where they run
 
-# What `heads` and `tails` are given, but for what is known already.
-Ahead: TypeAlias = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Bools, Bools, Ints, Whole]
-Behind: TypeAlias = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Bools, Bools, Ints, Whole]
+
+class Ways(Struct):
+    """The program as a walk from one of its ends meets it: for each op those that are met before it.
+
+    Attributes:
+        start: [ops + 1] of others and tensors.
+        others: ops that make what it reads; backwards, that read what it makes.
+        tensors: what lies between.
+        after_start: [ops + 1] of after.
+        after: ops that it waits for without data; backwards, that wait for it.
+        times: [ops, kinds] below 0: cannot run there.
+        sends: [tensors, columns] least times between kinds.
+        column: [kinds, kinds] from the other op's kind to its own.
+        several: [kinds] of more than one device.
+        joins: [ops] that all met before lead to, so that all work since the last such op is done before them.
+        work: [ops] of which a set takes at least the sum ÷ share.
+    """
+
+    start: np.ndarray  # [ops + 1]
+    others: np.ndarray
+    tensors: np.ndarray
+    after_start: np.ndarray  # [ops + 1]
+    after: np.ndarray
+    times: np.ndarray  # [ops, kinds]
+    sends: np.ndarray  # [tensors, columns]
+    column: np.ndarray  # [kinds, kinds]
+    several: np.ndarray  # [kinds]
+    joins: np.ndarray  # [ops]
+    work: np.ndarray  # [ops]
+    share: int
+    forward: bool
 
 
-@compiled
+def ways_of(
+    graph: Graph, times: Ints, sends: Ints, column: Ints, several: Bools, joins: Bools, work: Ints, share: int
+) -> tuple[Ways, Ways]:
+    """(along the program, against it)."""
+    times, sends, work = (np.ascontiguousarray(table) for table in (times, sends, work))
+    maker = graph.producer[graph.reads]
+    made = maker >= 0
+    start = _starts(rows_of(graph.read_start)[made], graph.num_ops)
+    others, tensors, waits = ints(maker[made]), ints(graph.reads[made]), (graph.after_start, graph.after)
+    along = Ways(start, others, tensors, *waits, times, sends, ints(column), several, joins, work, share, True)
+    reader_start, readers = graph.readers
+    count = np.diff(reader_start)[graph.makes]
+    places = np.arange(count.sum()) + np.repeat(reader_start[graph.makes] - (np.cumsum(count) - count), count)
+    start = _starts(np.repeat(rows_of(graph.make_start), count), graph.num_ops)
+    nexts = inverse(graph.after_start, graph.after, graph.num_ops)
+    others, tensors = ints(readers[places]), ints(np.repeat(graph.makes, count))
+    return along, Ways(
+        start, others, tensors, *nexts, times, sends, np.ascontiguousarray(column.T), several, joins, work, share, False
+    )
+
+
+def _starts(rows: np.ndarray, count: int) -> Ints:
+    return ints(np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))]))
+
+
+def soonest(ways: Ways, known: Ints) -> Ints:
+    """[ops, kinds] no op starts sooner on a device of that kind; against the program: the step does not end
+    sooner after the op's end there. `known`: [ops] what was found out before."""
+    begin, finish = np.zeros(ways.times.shape, np.int64), np.zeros(ways.times.shape, np.int64)
+    _walk(ways, known, begin, finish, *np.empty((4, FEW), np.int64))
+    return ints(begin)
+
+
 def bottlenecks(start: Ints, before: Ints) -> Bools:
     """[ops] every other op is its ancestor or its descendant.
 
     All earlier ops are ancestors of op c when each has a follower at or before c, and likewise backwards.
     """
-    ops = len(start) - 1
-    first_follower = np.full(ops, ops, np.int64)
-    last_before = np.full(ops, -1, np.int64)
-    for op in range(ops):
-        for at in range(start[op], start[op + 1]):
-            earlier = before[at]
-            if op < first_follower[earlier]:
-                first_follower[earlier] = op
-            if earlier > last_before[op]:
-                last_before[op] = earlier
-    joins = np.zeros(ops, np.bool_)
-    latest = np.int64(0)
-    for op in range(ops):
-        joins[op] = latest <= op
-        latest = max(latest, first_follower[op])
-    earliest = np.int64(ops)
-    for op in range(ops - 1, -1, -1):
-        joins[op] &= earliest >= op
-        earliest = min(earliest, last_before[op])
+    ops, row = len(start) - 1, rows_of(start)
+    first_follower, last_before = np.full(ops, ops), np.full(ops, -1)
+    np.minimum.at(first_follower, before, row)
+    np.maximum.at(last_before, row, before)
+    latest = np.maximum.accumulate(np.concatenate([[0], first_follower]))[:-1]
+    earliest = np.minimum.accumulate(np.concatenate([[ops], last_before[::-1]]))[:-1][::-1]
+    joins: Bools = (latest <= np.arange(ops)) & (earliest >= np.arange(ops))
     return joins
 
 
-@compiled
-def prices(times: Ints, count: Ints, most_ops: Whole, turns: Whole) -> Floats:
+def prices(times: Ints, count: Ints, most_ops: int, turns: int) -> Floats:
     """[kinds] prices of device time, 1 over all devices, under which the ops cost much at their cheapest places.
 
     Multiplicative weights, over the given number of ops evenly spread.
     """
-    ops, kinds = times.shape
-    stride = max(1, ops // most_ops)
-    price, kept, load = np.ones(kinds), np.ones(kinds), np.zeros(kinds)
-    best = -1.0
+    some = times[:: max(1, len(times) // most_ops)]
+    able = np.where(some < 0, np.inf, some)
+    price, kept, best = np.ones(len(count)), np.ones(len(count)), -1.0
     for turn in range(turns):
-        whole, total, most = 0.0, 0.0, 0.0
-        for kind in range(kinds):
-            whole += price[kind] * count[kind]
-        for kind in range(kinds):
-            price[kind] /= whole
-            load[kind] = 0.0
-        for op in range(0, ops, stride):
-            least, chosen = np.inf, 0
-            for kind in range(kinds):
-                if times[op, kind] >= 0 and times[op, kind] * price[kind] < least:
-                    least, chosen = times[op, kind] * price[kind], kind
-            total += least
-            load[chosen] += times[op, chosen]
-        for kind in range(kinds):
-            load[kind] /= count[kind]
-            most = max(most, load[kind])
-            if total > best:
-                kept[kind] = price[kind]
-        best = max(best, total)
-        if most <= 0:
+        price = price / (price @ count)
+        cost = able * price
+        chosen, total = cost.argmin(axis=1), float(cost.min(axis=1).sum())
+        if total > best:
+            kept, best = price, total
+        load = np.bincount(chosen, able[np.arange(len(able)), chosen], len(count)) / count
+        if load.max() <= 0:
             break
         # A kind that draws too much work is priced higher, so that the others look better.
-        for kind in range(kinds):
-            price[kind] *= np.exp(0.5 / (1 + turn / 8) * load[kind] / most)
+        price = price * np.exp(0.5 / (1 + turn / 8) * load / load.max())
     return kept
 
 
-@compiled
-def cheapest(times: Ints, price: Floats, scale: Whole) -> Ints:
+def cheapest(times: Ints, price: Floats, scale: int) -> Ints:
     """[ops] price x time at the cheapest kind, in whole parts of 1 / scale, rounded down."""
-    work = np.empty(len(times), np.int64)
-    for op in range(len(times)):
-        least = np.inf
-        for kind in range(len(price)):
-            if times[op, kind] >= 0:
-                least = min(least, times[op, kind] * price[kind])
-        # A part in 10^12 for the rounding of the product.
-        work[op] = np.int64(np.floor(least * scale * (1 - 1e-12)))
-    return work
+    least = np.where(times < 0, np.inf, times * price).min(axis=1)
+    return ints(np.floor(least * scale * (1 - 1e-12)))  # a part in 10^12 for the rounding of the product
 
 
-@compiled(inline="always")
-def _from_afar(
-    finish: Ints, sends: Ints, column: Ints, several: Bools, tensor: Whole, op: Whole, kind: Whole, kinds: Whole
-) -> Whole:
-    """When what the op makes can be on a device of that kind that does not run the op itself."""
-    best = FAR
-    for other in range(kinds):
-        if other != kind or several[kind]:
-            best = min(best, finish[op, other] + sends[tensor, column[other, kind]])
-    return best
+# Compiled
 
 
 @compiled(_nrt=False)
@@ -148,7 +162,7 @@ def _near_or_far(far: Ints, begin: Ints, time: Ints, count: Whole) -> Whole:
     return best
 
 
-@compiled(inline="always")
+@compiled(_nrt=False)
 def _keep(
     far: Ints, begin: Ints, time: Ints, of: Ints, count: Whole, late: Whole, first: Whole, long: Whole, op: Whole
 ) -> Whole:
@@ -169,118 +183,39 @@ def _keep(
     return count
 
 
-@compiled
-def heads(
-    read_start: Ints,
-    reads: Ints,
-    producer: Ints,
-    after_start: Ints,
-    after: Ints,
-    times: Ints,
-    sends: Ints,
-    column: Ints,
-    several: Bools,
-    joins: Bools,
-    work: Ints,
-    share: Whole,
-    known: Ints,
-) -> Ints:
-    """[ops, kinds] no op starts sooner on a device of that kind; `known`: [ops] what was found out before.
-
-    `sends[tensor, column[from, to]]`: least time between kinds; `several`: kinds of more than one device; `joins`: ops
-    that all earlier ones lead to, so that all work since the last such op is done before them, which takes at least
-    work ÷ share.
-    """
+@compiled(_nrt=False)
+def _walk(ways: Ways, known: Ints, begin: Ints, finish: Ints, far: Ints, first: Ints, time: Ints, of: Ints) -> None:
+    """Writes when each op can begin and finish on each kind. `far`, `first`, `time` and `of` are room for a few ops."""
     between: Whole
     count: Whole
     floor: Whole
-    ops, kinds = times.shape
-    start = np.zeros((ops, kinds), np.int64)
-    finish = np.zeros((ops, kinds), np.int64)
-    far, begin, time, of = np.empty((4, FEW), np.int64)
+    ops, kinds, times = len(known), len(ways.several), ways.times
     floor, between = np.int64(0), np.int64(0)
-    for op in range(ops):
+    for turn in range(ops):
+        op = turn if ways.forward else ops - 1 - turn
         base = known[op]
-        for at in range(after_start[op], after_start[op + 1]):
-            soonest = FAR
+        for at in range(ways.after_start[op], ways.after_start[op + 1]):
+            soon = FAR
             for kind in range(kinds):
-                soonest = min(soonest, finish[after[at], kind])
-            base = max(base, soonest)
-        if joins[op]:
-            base = max(base, floor + (between + share - 1) // share)
+                soon = min(soon, finish[ways.after[at], kind])
+            base = max(base, soon)
+        if ways.joins[op]:
+            base = max(base, floor + (between + ways.share - 1) // ways.share)
         least = FAR
         for kind in range(kinds):
-            start[op, kind] = base
+            begin[op, kind] = base
             count = 0
-            for at in range(read_start[op], read_start[op + 1]):
-                maker = producer[reads[at]]
-                if maker >= 0:
-                    late = _from_afar(finish, sends, column, several, reads[at], maker, kind, kinds)
-                    start[op, kind] = max(start[op, kind], min(late, finish[maker, kind]))
-                    long = FAR if times[maker, kind] < 0 else times[maker, kind]
-                    count = _keep(far, begin, time, of, count, late, start[maker, kind], long, maker)
-            start[op, kind] = max(start[op, kind], _near_or_far(far, begin, time, count))
-            finish[op, kind] = FAR if times[op, kind] < 0 else min(FAR, start[op, kind] + times[op, kind])
+            for at in range(ways.start[op], ways.start[op + 1]):
+                other, late = ways.others[at], FAR
+                for there in range(kinds):
+                    if there != kind or ways.several[kind]:
+                        late = min(late, finish[other, there] + ways.sends[ways.tensors[at], ways.column[there, kind]])
+                begin[op, kind] = max(begin[op, kind], min(late, finish[other, kind]))
+                long = FAR if times[other, kind] < 0 else times[other, kind]
+                count = _keep(far, first, time, of, count, late, begin[other, kind], long, other)
+            begin[op, kind] = max(begin[op, kind], _near_or_far(far, first, time, count))
+            finish[op, kind] = FAR if times[op, kind] < 0 else min(FAR, begin[op, kind] + times[op, kind])
             least = min(least, finish[op, kind])
-        between += work[op]
-        if joins[op]:
+        between += ways.work[op]
+        if ways.joins[op]:
             floor, between = least, np.int64(0)
-    return start
-
-
-@compiled
-def tails(
-    reader_start: Ints,
-    readers: Ints,
-    makes: Ints,
-    make_start: Ints,
-    next_start: Ints,
-    nexts: Ints,
-    times: Ints,
-    sends: Ints,
-    column: Ints,
-    several: Bools,
-    joins: Bools,
-    work: Ints,
-    share: Whole,
-    known: Ints,
-) -> Ints:
-    """[ops, kinds] the step does not end sooner than this after the op's end on a device of that kind; `known`: [ops]
-    what was found out before."""
-    between: Whole
-    count: Whole
-    floor: Whole
-    ops, kinds = times.shape
-    left, whole = np.zeros((ops, kinds), np.int64), np.zeros((ops, kinds), np.int64)
-    far, begin, time, of = np.empty((4, FEW), np.int64)
-    floor, between = np.int64(0), np.int64(0)
-    for op in range(ops - 1, -1, -1):
-        base = known[op]
-        if joins[op]:
-            base = max(base, floor + (between + share - 1) // share)
-        for at in range(next_start[op], next_start[op + 1]):
-            soonest = FAR
-            for kind in range(kinds):
-                soonest = min(soonest, whole[nexts[at], kind])
-            base = max(base, soonest)
-        least = FAR
-        for kind in range(kinds):
-            left[op, kind] = base
-            count = 0
-            for make in range(make_start[op], make_start[op + 1]):
-                tensor = makes[make]
-                for at in range(reader_start[tensor], reader_start[tensor + 1]):
-                    reader, late = readers[at], FAR
-                    for other in range(kinds):
-                        if other != kind or several[kind]:
-                            late = min(late, whole[reader, other] + sends[tensor, column[kind, other]])
-                    left[op, kind] = max(left[op, kind], min(late, whole[reader, kind]))
-                    long = FAR if times[reader, kind] < 0 else times[reader, kind]
-                    count = _keep(far, begin, time, of, count, late, left[reader, kind], long, reader)
-            left[op, kind] = max(left[op, kind], _near_or_far(far, begin, time, count))
-            whole[op, kind] = FAR if times[op, kind] < 0 else min(FAR, left[op, kind] + times[op, kind])
-            least = min(least, whole[op, kind])
-        between += work[op]
-        if joins[op]:
-            floor, between = least, np.int64(0)
-    return left

@@ -9,16 +9,13 @@ what is left is still a bound.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from loadmaster.graph.columns import Ints, ints, inverse, rows_of
 from loadmaster.problem import CANNOT, Problem
-
-if TYPE_CHECKING:
-    from loadmaster.problem.bounds.levels import Ahead, Behind
-
+from loadmaster.problem.bounds import crowds, levels
 from loadmaster.problem.bounds.allowed import Work
 from loadmaster.problem.bounds.holding import op_residents
 from loadmaster.problem.bounds.kernels import Fusing, saving_of
@@ -51,22 +48,18 @@ def step_bound(
     all have much after them must share the time between; so must the ops between two that all others lead to or come
     from. `adding`: ops may run again, so that what shares a device with what it reads need not.
     """
-    from loadmaster.problem.bounds import crowds, levels
-
     graph, kinds, allowed = problem.graph, kinds_of(problem, fusing, fitting), allowed or Work()
     work, share = work_of(kinds)
     joins = levels.bottlenecks(*graph.dependencies)
     common = (kinds.times, kinds.sends, kinds.column, kinds.count > 1, joins, work, share)
-    ahead = (graph.read_start, graph.reads, graph.producer, graph.after_start, graph.after, *common)
-    nexts = inverse(graph.after_start, graph.after, problem.num_ops)
-    behind = (*graph.readers, graph.makes, graph.make_start, *nexts, *common)
+    ahead, behind = levels.ways_of(graph, *common)
     given = _Given(problem, kinds, ahead, behind, allowed)
     nothing = np.zeros(problem.num_ops, np.int64)
-    head, tail = levels.heads(*ahead, nothing), levels.tails(*behind, nothing)
+    head, tail = levels.soonest(ahead, nothing), levels.soonest(behind, nothing)
     allowed.add(2 * given.path_ns)
     if problem.num_ops <= MOST_CROWDED:
         head, tail = _sent(given, *_crowded(given, head, tail))
-    span = int(crowds.least_span(ints(head), ints(tail), kinds.times, work, share, CELLS))
+    span = crowds.least_span(head, tail, kinds.times, work, share, CELLS)
     allowed.add(CELL_NS * CELLS**2)
     if not fusing and not adding and not allowed.is_up():
         span = _together(given, head, tail, span)
@@ -81,8 +74,8 @@ class _Given(NamedTuple):
 
     problem: Problem
     kinds: Kinds
-    ahead: Ahead  # what `levels.heads` is given
-    behind: Behind  # what `levels.tails` is given
+    ahead: levels.Ways
+    behind: levels.Ways
     allowed: Work
 
     @property
@@ -94,12 +87,10 @@ class _Given(NamedTuple):
 
 def _crowded(given: _Given, head: Ints, tail: Ints) -> tuple[Ints, Ints]:
     """Starts and what follows, raised by the work of all ancestors and of all descendants of each op."""
-    from loadmaster.problem.bounds import crowds, levels
-
     problem, kinds, ahead, behind, allowed = given
     start, before = problem.graph.dependencies
     follow_start, follows = inverse(start, before, problem.num_ops)
-    work, share = ahead[-2:]
+    work, share = ahead.work, ahead.share
     able = kinds.times != CANNOT
     least, words = np.iinfo(np.int64).max, problem.num_ops // 64 + CROWD_CELLS
     turn_ns = CROWD_NS * (problem.num_ops + len(before)) * words + given.path_ns
@@ -109,21 +100,20 @@ def _crowded(given: _Given, head: Ints, tail: Ints) -> tuple[Ints, Ints]:
         allowed.add(turn_ns)
         if forward:
             soonest = np.where(able, head, least).min(axis=1)
-            head = levels.heads(*ahead, crowds.crowd(start, before, soonest, work, share, CROWD_CELLS, True))
+            head = levels.soonest(ahead, crowds.crowd(start, before, ints(soonest), work, share, CROWD_CELLS, True))
         else:
             after = np.where(able, tail, least).min(axis=1)
-            tail = levels.tails(*behind, crowds.crowd(follow_start, follows, after, work, share, CROWD_CELLS, False))
+            known = crowds.crowd(follow_start, follows, ints(after), work, share, CROWD_CELLS, False)
+            tail = levels.soonest(behind, known)
     return head, tail
 
 
 def _sent(given: _Given, head: Ints, tail: Ints) -> tuple[Ints, Ints]:
     """The same with the time that is lost by sending, over and over while it helps; on equal devices."""
-    from loadmaster.problem.bounds import crowds, levels
-
     problem, kinds, ahead, behind, allowed = given
     if len(kinds.count) > 1 or kinds.count[0] < 2:
         return head, tail
-    work, later, earlier = ahead[-2], *_ways(problem, kinds)
+    work, later, earlier = ahead.work, *_ways(problem, kinds)
     rest = (int(kinds.count[0]), SENT_CELLS)
     effort = max(1, problem.num_ops * len(later[1]))
     turns, turn_ns = min(SENT_TURNS, SENT_EFFORT // effort), 2 * (SENT_NS * effort + given.path_ns)
@@ -133,9 +123,9 @@ def _sent(given: _Given, head: Ints, tail: Ints) -> tuple[Ints, Ints]:
         allowed.add(turn_ns)
         before = int(head.sum() + tail.sum())
         known = crowds.apart(*later, ints(head[:, 0]), work, *rest, True)
-        head = ints(np.maximum(head, levels.heads(*ahead, np.maximum(known, head[:, 0]))))
+        head = ints(np.maximum(head, levels.soonest(ahead, ints(np.maximum(known, head[:, 0])))))
         known = crowds.apart(*earlier, ints(tail[:, 0]), work, *rest, False)
-        tail = ints(np.maximum(tail, levels.tails(*behind, np.maximum(known, tail[:, 0]))))
+        tail = ints(np.maximum(tail, levels.soonest(behind, ints(np.maximum(known, tail[:, 0])))))
         if int(head.sum() + tail.sum()) == before:
             break
     return head, tail
@@ -148,11 +138,11 @@ def _together(given: _Given, head: Ints, tail: Ints, span: int) -> int:
         return span
     from loadmaster.problem.bounds import together, turns
 
-    (work, share), (later, earlier) = ahead[-2:], _ways(problem, kinds)
+    later, earlier = _ways(problem, kinds)
     took, first, last = (ints(np.ascontiguousarray(column[:, 0])) for column in (kinds.times, head, tail))
     known = (later, earlier, ahead, behind, first, last)
     facts = turns.EqualDeviceFacts(
-        took, work, share, int(kinds.count[0]), problem.leader, *known, allowed, given.path_ns
+        took, ahead.work, ahead.share, int(kinds.count[0]), problem.leader, *known, allowed, given.path_ns
     )
     if problem.num_ops <= MOST_TOGETHER:
         return together.least_step(facts, span)

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from loadmaster.graph.columns import Bools, Ints, Whole, ints, rows_of
+from loadmaster.graph.columns import Bools, Ints, ints, rows_of
 from loadmaster.problem.bounds import crowds, levels, sharing
 from loadmaster.problem.bounds.allowed import Work
 
@@ -41,8 +41,6 @@ class EqualDeviceFacts:
         leader: [ops] the first of those that must share its device.
         later: (start, ops, ns): what follows each op, and how long it takes to send it there.
         earlier: what comes before.
-        ahead: what `levels.heads` is given.
-        behind: what `levels.tails` is given.
         head: [ops] no op starts sooner.
         tail: [ops] the step does not end sooner after its end.
         allowed: what work is left.
@@ -51,13 +49,13 @@ class EqualDeviceFacts:
 
     time: Ints  # [ops]
     work: Ints  # [ops]
-    share: Whole
+    share: int
     devices: int
     leader: Ints  # [ops]
     later: tuple[Ints, Ints, Ints]
     earlier: tuple[Ints, Ints, Ints]
-    ahead: levels.Ahead
-    behind: levels.Behind
+    ahead: levels.Ways
+    behind: levels.Ways
     head: Ints  # [ops]
     tail: Ints  # [ops]
     allowed: Work = field(default_factory=Work)
@@ -87,7 +85,7 @@ class EqualDeviceFacts:
             return True
         self.allowed.add(CELL_NS * CELLS**2 + OP_NS * len(self.time))
         start, left, times = (np.ascontiguousarray(column[:, None]) for column in (head, tail, self.time))
-        return int(crowds.least_span(start, left, times, self.work, self.share, CELLS)) > most
+        return crowds.least_span(start, left, times, self.work, self.share, CELLS) > most
 
 
 def least_step(facts: EqualDeviceFacts, least_ns: int) -> int:
@@ -142,10 +140,10 @@ def in_turn(
     is found out is marked there."""
     head, tail, common = head.copy(), tail.copy(), (facts.time, group, apart)
     looked = sharing.in_turn(*facts.earlier, *common, *members(group, head), head, tail, most, True)
-    head = np.maximum(head, levels.heads(*facts.ahead, head)[:, 0])
+    head = np.maximum(head, levels.soonest(facts.ahead, ints(head))[:, 0])
     looked += sharing.in_turn(*facts.later, *common, *members(group, tail), tail, head, most, False)
     facts.allowed.add(LOOK_NS * looked + 2 * facts.path_ns)
-    tail = np.maximum(tail, levels.tails(*facts.behind, tail)[:, 0])
+    tail = np.maximum(tail, levels.soonest(facts.behind, ints(tail))[:, 0])
     return ints(head), ints(tail)
 
 

@@ -149,17 +149,15 @@ class Step:
             if t in self.reads[one]
         )
 
-    @property
-    def common(self) -> tuple[Ints, Ints, Ints, Bools, Bools, Ints, int]:
-        return (
-            ints(self.times),
-            ints(self.sends),
-            ints(self.column),
-            self.several,
-            self.joins,
-            ints(self.work),
-            self.share,
-        )
+    def ways(self, *, forward: bool) -> levels.Ways:
+        met = [list(self.before(op) if forward else self.behind(op)) for op in range(self.ops)]
+        start, others = ragged([[op for op, _ in row] for row in met])
+        tensors = ints([tensor for row in met for _, tensor in row])
+        after = ragged(self.after)
+        waits = after if forward else inverse(*after, self.ops)
+        column = ints(self.column if forward else self.column.T)
+        tables = (ints(self.times), ints(self.sends), column, self.several, self.joins, ints(self.work))
+        return levels.Ways(start, others, tensors, *waits, *tables, self.share, forward)
 
     def walked(self, *, forward: bool) -> list[list[int]]:
         """[ops, kinds] by trying everything, forwards or backwards."""
@@ -200,10 +198,6 @@ def test_starts_and_what_follows_are_those_of_every_choice(kinds: int) -> None:
     rng = np.random.default_rng(kinds)
     for _ in range(30):
         step = Step(rng, kinds)
-        reads, after = ragged(step.reads), ragged(step.after)
-        found = levels.heads(*reads, ints(step.maker), *after, *step.common, ints(step.known))
-        assert found.tolist() == step.walked(forward=True)
-        makes = ragged([[t for t, made in enumerate(step.maker) if made == op] for op in range(step.ops)])
-        readers = inverse(*reads, len(step.maker))
-        given = (*readers, makes[1], makes[0], *inverse(*after, step.ops), *step.common, ints(step.known))
-        assert levels.tails(*given).tolist() == step.walked(forward=False)
+        for forward in (True, False):
+            found = levels.soonest(step.ways(forward=forward), ints(step.known))
+            assert found.tolist() == step.walked(forward=forward)

@@ -45,11 +45,9 @@ def facts_of(problem: Problem, **given: Any) -> EqualDeviceFacts:
     work, share = work_of(kinds)
     joins = levels.bottlenecks(*graph.dependencies)
     common = (kinds.times, kinds.sends, kinds.column, kinds.count > 1, joins, work, share)
-    nexts = step.inverse(graph.after_start, graph.after, problem.num_ops)
-    ahead = (graph.read_start, graph.reads, graph.producer, graph.after_start, graph.after, *common)
-    behind = (*graph.readers, graph.makes, graph.make_start, *nexts, *common)
+    ahead, behind = levels.ways_of(graph, *common)
     nothing = np.zeros(problem.num_ops, np.int64)
-    head, tail = levels.heads(*ahead, nothing)[:, 0], levels.tails(*behind, nothing)[:, 0]
+    head, tail = levels.soonest(ahead, nothing)[:, 0], levels.soonest(behind, nothing)[:, 0]
     later, earlier = step._ways(problem, kinds)
     time = ints(np.ascontiguousarray(kinds.times[:, 0]))
     return EqualDeviceFacts(
