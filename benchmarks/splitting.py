@@ -1,9 +1,9 @@
-"""Megatron's tensor split beside what --split auto finds, beside pipelines and beside plans of whole ops.
+"""What --split auto finds beside pipelines and beside plans of whole ops.
 
     python benchmarks/splitting.py [--models gpt2 llama-8b] [--devices 4 8] [--simulations 1000] [--microbatches 8]
 
-Steps in ms by the simulator on A100 with NVLink. Tensor split: made by hand, all-reduces in a ring over the cluster's
-links. Pipelines take the graph of the zoo as one microbatch: their step is divided by the number of microbatches.
+Steps in ms by the simulator on A100 with NVLink. Pipelines take the graph of the zoo as one microbatch: their step is
+divided by the number of microbatches.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from loadmaster.graph import Graph
 from loadmaster.methods.splitting import solve_split
 from loadmaster.passes.splitting import sharded_graph
 from loadmaster.passes.splitting.sharding import WAYS, Way
-from loadmaster.passes.splitting.tensor_parallel import tensor_parallel
 from loadmaster.pipelines.microbatched import plan_pipeline
-from loadmaster.pipelines.microbatches import Replicas
 from loadmaster.plans import Plan
 from loadmaster.search import Budget
-from loadmaster.simulator import Timeline, simulate
+from loadmaster.simulator import simulate
 
 
 def main() -> None:
@@ -31,9 +29,9 @@ def main() -> None:
     given.add_argument("--simulations", type=int, default=1000)
     given.add_argument("--microbatches", type=int, default=8)
     words = given.parse_args()
-    columns = ("one device", "whole ops", "--split auto", "by samples", "by features", "Megatron", "pipeline")
+    columns = ("one device", "whole ops", "--split auto", "by samples", "by features", "pipeline")
     print(f"| model | devices | {' | '.join(columns)} |")
-    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|")
     for model in words.models:
         graph = lm.load(f"zoo:{model}/train")
         for count in words.devices:
@@ -45,10 +43,9 @@ def row(model: str, graph: Graph, count: int, simulations: int, microbatches: in
     problem = lm.price(graph, cluster)
     alone = simulate(problem, Plan.of(problem, [0] * problem.num_ops))
     found = solve_split(problem, lambda split: lm.price(split, cluster), "auto", Budget(None, simulations))
-    line, _ = by_hand(graph, cluster)
     pipeline = plan_pipeline(problem, microbatches, Budget(None, 60)).result.value / microbatches
     shares = [on_shares(graph, cluster, way) for way in WAYS]
-    steps = [alone.step_ns, found.before.value, found.result.value, *shares, line.step_ns, pipeline]
+    steps = [alone.step_ns, found.before.value, found.result.value, *shares, pipeline]
     cells = " | ".join("" if step is None else f"{step / 1e6:,.0f}" for step in steps)
     return f"| {model} | {count} | {cells} |"
 
@@ -60,16 +57,6 @@ def on_shares(graph: Graph, cluster: Cluster, way: Way) -> int | None:
         return None
     problem = lm.price(made.graph, cluster)
     return simulate(problem, Plan.of(problem, [made.device[name] for name in problem.graph.op_name])).step_ns
-
-
-def by_hand(graph: Graph, cluster: Cluster) -> tuple[Timeline, int]:
-    """(timeline, all-reduces) of Megatron's split over all devices."""
-    ways = len(cluster.devices)
-    slowest = min(cluster.links.values(), key=lambda link: link.bytes_per_s or float("inf"))
-    ring = Replicas((ways,), (slowest,))
-    made = tensor_parallel(graph, ways, lambda nbytes: ring.reduce_ns(0, nbytes))
-    problem = lm.price(made.graph, cluster)
-    return simulate(problem, Plan.of(problem, [made.device[name] for name in problem.graph.op_name])), made.reductions
 
 
 if __name__ == "__main__":

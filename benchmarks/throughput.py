@@ -2,13 +2,11 @@
 
     python benchmarks/throughput.py msr DIR [--simulations 2000] [--theirs FILE]
     python benchmarks/throughput.py pipedream DIR [--devices 4 8] [--simulations 2000]
-    python benchmarks/throughput.py replicas DIR [--devices 4 8] [--bandwidth 1e9]
 
 DIR is a clone of msr-fiddle/dnn-partitioning or of msr-fiddle/pipedream; nothing of them comes with loadmaster.
 FILE has a line "LayerGraphs/bert24_inference 17.79" for each graph: their largest load in ms. Loads are worked out,
 from the files, by the definition of the authors: MSR's adds to the time of an accelerator what it receives and, once,
-what it sends; PipeDream's is the time of the slowest stage. With replicas, that of r replicas is shared by them, and so
-is the time in which they exchange gradients, 4 (r - 1) / r of the parameters' bytes at the bandwidth.
+what it sends; PipeDream's is the time of the slowest stage.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from pathlib import Path
 import numpy as np
 
 import loadmaster as lm
-from loadmaster.baselines.downsets.replicated import Cost, replicated_stages
 from loadmaster.cluster import Device, Link
 from loadmaster.graph.columns import ints
 from loadmaster.importers.benchmarks.msr import msr_cluster
@@ -32,19 +29,15 @@ METHODS = ("pipeline:goal=max-load", "downsets", "placement")
 
 def main() -> None:
     given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    given.add_argument("whose", choices=("msr", "pipedream", "replicas"))
+    given.add_argument("whose", choices=("msr", "pipedream"))
     given.add_argument("folder", type=Path)
     given.add_argument("--simulations", type=int, default=2000)
     given.add_argument("--devices", type=int, nargs="+", default=[4, 8])
     given.add_argument("--methods", nargs="+", default=list(METHODS))
     given.add_argument("--theirs", type=Path)
     given.add_argument("--only", default="")
-    given.add_argument("--bandwidth", type=float, default=1e9)
     words = given.parse_args()
     theirs = dict(line.split() for line in words.theirs.read_text().splitlines()) if words.theirs else {}
-    if words.whose == "replicas":
-        replicas(words)
-        return
     print("| graph | ops | lower bound |", " | ".join(words.methods), "| theirs |")
     rows = of_msr(words) if words.whose == "msr" else of_pipedream(words)
     for name, problem, load in rows:
@@ -105,26 +98,6 @@ def of_pipedream(words: argparse.Namespace):
             if words.only in graph.name:
                 problem = lm.price(graph, like(count), objective="throughput")
                 yield f"{graph.name}/{count}", problem, slowest_stage
-
-
-def replicas(words: argparse.Namespace) -> None:
-    """The slowest stage where stages may be replicated."""
-    print("| profile | devices | slowest stage, ms | replicas of each stage | over |")
-    for path in sorted(words.folder.rglob("graph.txt")):
-        graph = lm.load(f"pipedream:{path}")
-        if words.only not in graph.name:
-            continue
-        problem = lm.price(graph, like(1))
-        for count in words.devices:
-            found = replicated_stages(problem, problem.leader, count, shared(words.bandwidth))
-            shown = " ".join(map(str, found.replicas))
-            over = "all downsets" if found.exact else "one order"
-            print(f"| {graph.name} | {count} | {found.busiest / 1e6:.2f} | {shown} | {over} |", flush=True)
-
-
-def shared(bandwidth: float) -> Cost:
-    """What a stage costs by PipeDream's planner, in ns."""
-    return lambda work, nbytes, r: (work + 4e9 * (r - 1) / r * nbytes / bandwidth) / r
 
 
 def like(count: int) -> lm.Cluster:

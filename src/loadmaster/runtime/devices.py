@@ -6,7 +6,7 @@ what one process does on the CPU is what several would do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,8 +15,6 @@ from torch import Tensor
 from loadmaster.cluster import Cluster
 from loadmaster.errors import InvalidSetting
 from loadmaster.problem import Problem
-
-Sender = Callable[[Tensor], Tensor]
 
 
 def torch_devices(problem: Problem, given: Sequence[str | torch.device] | None) -> tuple[torch.device, ...]:

@@ -5,8 +5,7 @@ ends: a buffer or an attribute that is set, a counter that moves on, a list that
 the module reaches is copied once, so that what is shared stays shared: modules under two names, tied weights, a parent
 that a child knows. What has no state, or cannot be copied (a lock, an open file), is the same in both.
 
-What tensors become is the caller's choice: fake ones, without memory, for a trace (`Fakes`), or ones of the same values
-to run a step for real (`working_copy`).
+What tensors become is the caller's choice: fake ones, without memory, for a trace (`Fakes`).
 """
 
 from __future__ import annotations
@@ -266,41 +265,6 @@ def _can_be_fake(real: Tensor) -> bool:
         what = "a lazy module has weights without a size until it is called"
         raise ImportFailed(what, type(real).__name__, "call the module once on example inputs, then load it")
     return real.layout == torch.strided and not real.is_quantized and not real.is_nested
-
-
-def working_copy(module: nn.Module) -> nn.Module:
-    """A twin with values and memory of its own, on which a real step can be run; its gradients are copied too."""
-    twin: nn.Module = Twins(_Clones())(module)
-    return twin
-
-
-class _Clones:
-    """Tensors of the same values, which share memory where the originals do."""
-
-    def __init__(self) -> None:
-        self._storages: dict[int, torch.UntypedStorage] = {}
-
-    @torch.no_grad()
-    def __call__(self, real: Tensor) -> Tensor:
-        twin = self._valued(real)
-        if isinstance(real, nn.Parameter):
-            twin = nn.Parameter(twin, requires_grad=real.requires_grad)
-        elif real.requires_grad:
-            twin.requires_grad_()
-        if real.is_leaf and real.grad is not None:
-            twin.grad = self(real.grad)
-        return twin
-
-    def _valued(self, real: Tensor) -> Tensor:
-        plain = type(real) in (Tensor, nn.Parameter) and real.layout == torch.strided and not real.is_conj()
-        if not plain or real.is_quantized or real.is_neg():
-            return real.detach().clone()
-        storage = real.untyped_storage()
-        own = self._storages.get(storage._cdata)
-        if own is None:
-            own = self._storages[storage._cdata] = storage.clone()  # type: ignore[no-untyped-call]
-        empty = torch.empty(0, dtype=real.dtype, device=real.device)
-        return empty.set_(own, real.storage_offset(), real.shape, real.stride())
 
 
 def switch(module: nn.Module, training: bool) -> None:

@@ -3,7 +3,7 @@
 Between the compiled walk and the budget: `Chains.cool` runs some simulations of each chain in threads, lets those far
 behind go on from the best, and offers what was found; `Reheating` says how long and hot the next cooling is, and `Pace`
 how often to look at the clock. The problem may be coarser than that of the search; what is offered has gone up. How
-often each kind of move is tried at first matters little (docs/constants.md): `choice` follows what pays.
+often each kind of move is tried at first matters little: `choice` follows what pays.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ from loadmaster.graph.columns import Ints, ints
 from loadmaster.methods.annealing import engine
 from loadmaster.methods.annealing.moves.order import TOP_RANK
 from loadmaster.methods.annealing.state import (
-    FUSE_WINDOW,
     LOOK_AT,
     RAN,
-    SHIFT,
     Chain,
     chain_of,
     make_scratch,
@@ -39,8 +37,7 @@ from loadmaster.search.xorshift import seeded
 from loadmaster.simulator import cores, layout, spread
 
 # How often each kind of move is tried at first, in the order of `state`: by decision, so that those that are not to be
-# made can be left out; `choice` then follows what pays. For these and all numbers here without a reason,
-# docs/constants.md has what half and twice of them do.
+# made can be left out; `choice` then follows what pays.
 PLACING, PLACING_FOR_MEMORY = (4.0, 3.0, 3.0, 0.0, 2.0, 4.0, 1.0), (4.0, 2.0, 2.0, 0.0, 2.0, 4.0, 1.0)
 PLACING_ALONE = (4.0, 3.0, 3.0, 0.0, 4.0, 4.0, 1.0)  # where the order does not count
 ORDERING, ORDERING_FOR_MEMORY = (4.0, 2.0, 0.5, 2.0), (6.0, 4.0, 0.0, 0.0)
@@ -48,8 +45,8 @@ FUSING = (0.8, 1.2, 1.2, 0.8, 2.0)
 AIM = 0.5  # share of moves about ops that the step waits for
 CHAINS = 2  # walks at once, which look at each other
 # Walks at once where the clock counts and each has a core; ops of all of them together, each of which takes up to a
-# kilobyte; simulations of a cooling for each of them, or it is not worth its start.
-MOST, ROOM, WORTH = 16, 400_000, 16
+# kilobyte.
+MOST, ROOM = 16, 400_000
 BEHIND = 0.03  # a chain that is worse than the best by this share is far behind
 WARM, SPREAD = 1e-3, 20.0  # above this temperature it may be behind by so many times the rest of it more
 ROUND = engine.REFRESH  # simulations of each chain between two times that chains look at each other
@@ -146,19 +143,6 @@ class Chains:
             for best, column in zip(chain[5:10], chain[:5], strict=True):
                 best[:] = column
             chain.counts[LOOK_AT] = chain.counts[RAN]
-
-    def weigh_order(self, share: float) -> None:
-        """From now on moves of order are tried so much less often than they are by default."""
-        self.weights = self.decisions.weights(self.problem, len(self.fusing[0].pairs) if self.fusing[0] else 0)
-        self.weights[SHIFT:FUSE_WINDOW] *= share
-
-    def enlist(self, simulations: int, several: bool) -> int:
-        """Says how many walk in the next cooling, for which one alone would have so many simulations; returns those of
-        all together. As many as there are cores walk in the time of one, if each has something to do; where there is
-        one, or simulations are counted, two share what one would have if `several` are wanted."""
-        beside = min(side_by_side(self.search, self.problem.num_ops), len(self.chains), max(1, simulations // WORTH))
-        self.active = max(beside, min(len(self.chains), CHAINS) if several else 1)
-        return together(simulations, beside)
 
     def return_to_best(self) -> None:
         """All chains go on from the best that any of them has seen."""

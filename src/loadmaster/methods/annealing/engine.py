@@ -52,7 +52,6 @@ from loadmaster.simulator.quick import step_time
 from loadmaster.simulator.state import Layout
 
 FOREVER = np.iinfo(np.int64).max
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 REFRESH = 64  # simulations after which what the step waits for is looked up again, and what paid
 LOOKS = 16  # draws of an op on a device that is too full
 # Of the memory of a device, that a plan may take without a look at it after every move: few moves take a fifth of a

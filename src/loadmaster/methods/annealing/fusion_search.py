@@ -21,7 +21,7 @@ from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.search import Method, Search
 
-BATCH = 16  # random candidates scored at once; docs/constants.md
+BATCH = 16  # random candidates scored at once
 ALONE = Decisions(placing=False, ordering=False, fusing=True)
 
 

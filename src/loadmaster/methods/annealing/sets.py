@@ -26,7 +26,7 @@ from loadmaster.methods.annealing.state import (
 from loadmaster.search.xorshift import RandomState, below, length
 from loadmaster.simulator.state import Layout
 
-MOST_NEAR = 64  # ops of a neighbourhood; docs/constants.md
+MOST_NEAR = 64  # ops of a neighbourhood
 ANYWHERE = -1  # no device suggests itself
 
 

@@ -18,7 +18,6 @@ from loadmaster.catalog.specs import make_method
 from loadmaster.methods.multilevel.refine import refine
 from loadmaster.passes.blocks import blocks
 from loadmaster.plans import Plan
-from loadmaster.problem import Problem
 from loadmaster.search import Method, Search
 
 # Ops, and ops x devices, above which a problem is not searched whole. GNMT-8 on eight P100 (31,940 ops, 15 s) takes
@@ -33,11 +32,6 @@ COARSE, SHARE = 600, 0.2  # simulations of the coarse problem, and the most of t
 LIST_NS, ROLL_NS, RUN_NS = 60.0, 190.0, 200.0
 AFTERWARDS = 12.0  # times as long as a simulation that it takes to finish a pass and to settle, check and bound a plan
 UNSURE = 1.2  # times as long as all that may take
-
-
-def too_large(problem: Problem) -> bool:
-    """Whether a search of the whole looks at too few plans to be worth it."""
-    return problem.num_ops > LARGE or problem.num_ops * problem.num_devices > WIDE
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,11 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 from torch._subclasses import FakeTensor  # noqa: E402
-from torch.nn.utils import parametrizations, parametrize  # noqa: E402
+from torch.nn.utils import parametrizations  # noqa: E402
 
 import loadmaster as lm  # noqa: E402
 from loadmaster.errors import ImportFailed  # noqa: E402
 from loadmaster.importers.torch.export import capture_step  # noqa: E402
-from loadmaster.importers.torch.twin import working_copy  # noqa: E402
 from loadmaster.runtime.frames import held_by_frames  # noqa: E402
 
 X = torch.randn(5, 4)
@@ -245,26 +244,6 @@ def test_parts_written_in_place_are_captured_alike(write: Callable[[Tensor], Ten
 
     module = InPlace(4, 4)
     assert len({lm.load(module, inputs=(X,), training=training).digest for _ in range(3)}) == 1
-
-
-def test_a_working_copy_runs_and_changes_nothing() -> None:
-    module = Writes()
-    before = state_of(module)
-    twin = working_copy(module)
-    twin(X).backward()
-    assert state_of(module) == before
-    assert twin.count == 3 and len(twin.seen) == 1 and twin.layer.weight.grad is not None
-
-
-def test_a_working_copy_shares_what_the_module_shares() -> None:
-    module = Shared()
-    module.view = module.layer.weight.detach()[1:]
-    twin = working_copy(module)
-    assert twin.again is twin.layer is twin.chain[2] and twin.head.weight is twin.layer.weight
-    with torch.no_grad():
-        twin.layer.weight.zero_()
-    assert not twin.view.any() and module.view.any()
-    assert not parametrize.is_parametrized(twin)
 
 
 @functools.lru_cache(4)

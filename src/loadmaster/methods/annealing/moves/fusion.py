@@ -26,7 +26,6 @@ from loadmaster.search.xorshift import RandomState, below, length, unit
 from loadmaster.simulator.contraction import Facts, Space, contract
 from loadmaster.simulator.state import Layout
 
-# Where no reason is given, docs/constants.md has what half and twice of it do.
 LOOKS = 8  # at pairs, for one that may be drawn, or that is merged, or that is not
 KEEP_APART = 0.2  # chance that a new priority is below 0
 RELIEF = 0.8  # chance that a single pair that is merged is parted and one that is not is joined, else any priority
