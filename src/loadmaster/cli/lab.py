@@ -1,4 +1,4 @@
-"""`loadmaster lab`, for those who make methods: run benchmarks, generate graphs, train policies, pack memory."""
+"""`loadmaster lab`, for those who make methods: benchmarks, graphs to learn from, trained policies, packed memory."""
 
 from __future__ import annotations
 
@@ -50,6 +50,28 @@ def generate(
         print_json({"kind": kind, "count": count, "seed": seed, "ops": ops, "file": str(out)})
     else:
         print(f"{count:,} graphs of kind {kind}, seed {seed}, in {out}")
+
+
+@lab_app.command()
+@verb
+def corpus(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to; graphs that are there stay.")],
+    seed: Annotated[int, typer.Option("--seed", help="Of the split by families.")] = 0,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many graphs.")] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Capture the public corpus: architectures of transformers and the zoo's families, split into train and valid by
+    family. Needs torch and transformers."""
+    from loadmaster.zoo.public import make_corpus
+
+    if folder.exists() and not folder.is_dir():
+        raise UnreadableFile(f"'{folder}' is not a folder", "FOLDER", "give a folder, new or of an earlier run")
+    counts = make_corpus(folder, seed, limit, lambda text: print(text, file=sys.stderr, flush=True))
+    if json:
+        print_json({"folder": str(folder), "seed": seed, **counts})
+    else:
+        print(f"{counts['train']} graphs in {folder}/train.jsonl.xz, {counts['valid']} in {folder}/valid.jsonl.xz")
 
 
 @lab_app.command()
