@@ -62,7 +62,10 @@ class ModulePlan:
         return found
 
     def index(self, device: str) -> int | str:
-        return self.gpus.index(device) if device in self.gpus else "cpu"
+        return "cpu" if self.on_host(device) else self.gpus.index(device)
+
+    def on_host(self, device: str) -> bool:
+        return device not in self.gpus
 
     @property
     def layers(self) -> list[ModuleRow]:
@@ -86,6 +89,8 @@ class ExportTarget:
         stream: weights may stay in host memory and be sent when needed.
         compute_on_host: modules may run there.
         experts: how those of a layer may be placed apart from it.
+        one_way: all modules in host memory are streamed to one GPU, or all are computed there.
+        host_first: layers that stay on the host are the first ones.
         one_gpu: it takes one GPU and the host beside it, no more.
         overheads: what it adds to the rates of the hardware, where that was measured.
     """
@@ -96,6 +101,8 @@ class ExportTarget:
     stream: bool
     compute_on_host: bool
     experts: Apart = TOGETHER
+    one_way: bool = False
+    host_first: bool = False
     one_gpu: bool = False
     overheads: Overheads | None = None
 
@@ -120,7 +127,7 @@ def _experts_whole(plan: ModulePlan) -> None:
 
 def _either_way(plan: ModulePlan) -> None:
     """dispatch_model computes all host modules on the host, or streams all of them: its main device decides."""
-    away = {row.device == row.home for row in plan.rows if plan.index(row.home) == "cpu"}
+    away = {row.device == row.home for row in plan.rows if plan.on_host(row.home)}
     if len(away) > 1:
         what = "some modules in host memory are computed there and others are streamed"
         raise InvalidPlan(what, plan.model, "plan with --for device-map: it can say one of the two")
@@ -128,7 +135,7 @@ def _either_way(plan: ModulePlan) -> None:
 
 def main_device(plan: ModulePlan) -> int | str:
     """`main_device` of `dispatch_model` for this plan."""
-    computed = any(plan.index(row.device) == "cpu" for row in plan.rows)
+    computed = any(plan.on_host(row.device) for row in plan.rows)
     return "cpu" if computed or not plan.gpus else 0
 
 
@@ -158,7 +165,7 @@ def _llama_cpp(plan: ModulePlan) -> str:
     `-ot` names tensors that stay on the host: layers in the middle, and experts (github.com/ggml-org/llama.cpp,
     tools/server/README.md: --override-tensor PATTERN=BUFFER_TYPE, several joined with commas)."""
     layers, words = plan.layers, list[str]()
-    on_host = [i for i, row in enumerate(layers) if plan.index(row.device) == "cpu"]
+    on_host = [i for i, row in enumerate(layers) if plan.on_host(row.device)]
     first = len(on_host) if on_host == list(range(len(on_host))) else 0
     offloaded = layers[first:]
     words.append(f"-ngl {len(offloaded) + 1 if offloaded else 0}")
@@ -185,7 +192,7 @@ def _host_experts(plan: ModulePlan) -> list[int]:
         if len(places) > 1:
             what = f"the experts of '{layer.module}' are on several devices"
             raise InvalidPlan(what, plan.model, "plan with --for llama.cpp: it keeps those of a layer together")
-        if places != {layer.device} and plan.index(*places) != "cpu":
+        if places != {layer.device} and not plan.on_host(*places):
             what = f"the experts of '{layer.module}' are on another GPU"
             raise InvalidPlan(
                 what, plan.model, "plan with --for llama.cpp: it keeps them with their layer, or on the host"
@@ -231,7 +238,7 @@ def _onnxruntime(plan: ModulePlan) -> str:
     parts = []
     for device in plan.devices:
         if modules := [row.module for row in plan.rows if row.device == device]:
-            label = "cpu" if plan.index(device) == "cpu" else f"gpu:{plan.index(device)}"
+            label = "cpu" if plan.on_host(device) else f"gpu:{plan.index(device)}"
             parts.append(f"{label}({', '.join('=' + re.sub(r'[(),;=]', '_', module) for module in modules)})")
     return json.dumps({"session.layer_assignment_settings": "; ".join(parts)}, indent=2)
 
@@ -247,16 +254,26 @@ TARGETS: dict[str, ExportTarget] = {
             stream=True,
             compute_on_host=True,
             experts=Apart(1, True),
+            one_way=True,
             overheads=ACCELERATE,
         ),
         ExportTarget("vllm", _vllm, contiguous=True, stream=False, compute_on_host=False),
         # GGUF files keep all experts of a layer in three tensors (ffn_up_exps, ffn_gate_exps, ffn_down_exps).
-        ExportTarget("llama.cpp", _llama_cpp, contiguous=True, stream=False, compute_on_host=True, experts=Apart(1)),
+        ExportTarget(
+            "llama.cpp",
+            _llama_cpp,
+            contiguous=True,
+            stream=False,
+            compute_on_host=True,
+            experts=Apart(1),
+            host_first=True,
+        ),
         ExportTarget("pipelining", _pipelining, contiguous=True, stream=False, compute_on_host=True),
         ExportTarget("megatron", _megatron, contiguous=True, stream=False, compute_on_host=False),
         ExportTarget("onnxruntime", _onnxruntime, contiguous=False, stream=False, compute_on_host=True, one_gpu=True),
     )
 }
+HOST_LAYERS_FIRST = next(target for target in TARGETS.values() if target.host_first)
 
 
 def target_of(name: str) -> ExportTarget:

@@ -18,7 +18,7 @@ from loadmaster.cluster import Cluster
 from loadmaster.cost import CostModel
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.search import Budget, solve
-from loadmaster.serving.exports import ExportTarget, target_of
+from loadmaster.serving.exports import HOST_LAYERS_FIRST, ExportTarget
 from loadmaster.serving.overheads import as_run
 from loadmaster.serving.placing import Placement, evaluate, place, value_of
 from loadmaster.serving.quantizing import Precision, quantized
@@ -98,10 +98,9 @@ def priced(
     """What there is to place of a captured model; experts and times as the target, if any, has them."""
     requests = served.requests
     graphs = [(phase.name, quantized(phase.graph, precision), phase.times) for phase in served.phases]
-    if target is None:
-        return service_of(graphs, cluster, requests, goal=goal, blocks=served.blocks, cost=cost)
-    slower, blocks = as_run(cluster, target.overheads), served.blocks
-    return service_of(graphs, slower, requests, goal=goal, blocks=blocks, cost=cost, experts=target.experts)
+    slower = as_run(cluster, target.overheads if target else None)
+    experts = target.experts if target else None
+    return service_of(graphs, slower, requests, goal=goal, blocks=served.blocks, cost=cost, experts=experts)
 
 
 def plan_serving(
@@ -123,18 +122,14 @@ def plan_serving(
     starts = [pair for pair in found.values() if target is None or takes(service, target, *pair)]
     if target is not None and target.contiguous:
         best = _best_stages(service, target, starts)
-    elif target is not None and target.name == "device-map":
+    elif target is not None and target.one_way:
         ways = (_one_way(service, starts, stream, seconds / 2, seed) for stream in (True, False))
         best = min(ways, key=_rank)
     elif target is not None and target.one_gpu:
         best = _best_of_one_gpu(service, starts, seconds, seed)
     else:
-        if (
-            target is None
-            and service.host is not None
-            and not np.array_equal(service.within, np.arange(len(service.within)))
-        ):
-            staged = _best_stages(service, target_of("llama.cpp"), starts)  # experts of the first layers on the host
+        if target is None and service.host is not None and service.has_experts:
+            staged = _best_stages(service, HOST_LAYERS_FIRST, starts)  # experts of the first layers on the host
             starts = [*starts, (staged.compute, staged.home)]
         stream, on_host = (True, True) if target is None else (target.stream, target.compute_on_host)
         best = place(service, seconds=seconds, seed=seed, starts=starts, stream=stream, compute_on_host=on_host)
@@ -182,7 +177,7 @@ def takes(service: Service, target: ExportTarget, compute: Ints, home: Ints) -> 
     alone = service.cluster.num_devices == 1
     if (streamed.any() and not target.stream) or (on_host.any() and not target.compute_on_host and not alone):
         return False
-    if target.name == "device-map" and streamed.any():
+    if target.one_way and streamed.any():
         return not on_host.any() and len(set(compute[streamed].tolist())) == 1
     if target.one_gpu:
         return len(set(compute.tolist()) - {service.host}) <= 1
@@ -195,7 +190,7 @@ def takes(service: Service, target: ExportTarget, compute: Ints, home: Ints) -> 
 def _best_stages(service: Service, target: ExportTarget, starts: Sequence[tuple[Ints, Ints]]) -> Placement:
     """Stages of neighbouring layers: every border of two stages moved while that helps, from several cuts."""
     devices = [d for d in range(service.cluster.num_devices) if target.compute_on_host or d != service.host] or [0]
-    if target.name == "llama.cpp" and service.host is not None:  # host layers come first there
+    if target.host_first and service.host is not None:
         devices = [service.host, *[d for d in devices if d != service.host]]
     layers = layers_of(service)
     cuts = {_cut_of(service, layers, devices, compute) for compute, _ in starts}
@@ -206,7 +201,7 @@ def _best_stages(service: Service, target: ExportTarget, starts: Sequence[tuple[
         cuts.add(tuple(np.round(np.cumsum(weight / weight.sum()) * len(layers)).astype(int)[:-1].tolist()))
     known = sorted(cut for cut in cuts if cut is not None)
     best, cut = _descended(service, layers, devices, known, 0)
-    if service.host not in devices or np.array_equal(service.within, np.arange(len(service.names))):
+    if service.host not in devices or not service.has_experts:
         return best
     most = len(layers)
     for step in (-(-most // 4), -(-most // 16), 1):  # of so many layers the experts alone are computed on the host

@@ -83,6 +83,11 @@ class Service:
     within: Ints  # [units]
 
     @property
+    def has_experts(self) -> bool:
+        """Whether parts of a layer's experts are units of their own."""
+        return bool((self.within != np.arange(len(self.names))).any())
+
+    @property
     def host(self) -> int | None:
         """The device whose memory weights can be streamed from."""
         return next((i for i, d in enumerate(self.cluster.devices) if d.kind.startswith("cpu")), None)
