@@ -53,21 +53,29 @@ def _op_time(graph: Graph, op: int, found: list[float]) -> OpTime:
 
 def _times_by_key(events: list[Any]) -> dict[Key, list[float]]:
     """Nanoseconds of every call, by what tells calls apart."""
+    times: dict[Key, list[float]] = {}
+    for event, taken in calls(events):
+        if taken is not None and "Input Dims" in event.get("args", {}):
+            times.setdefault(_key_of_event(event), []).append(taken)
+    return times
+
+
+def calls(events: list[Any]) -> list[tuple[dict[str, Any], float | None]]:
+    """Every call of an op with its nanoseconds, in the order of their start: what its kernels took (None: it has none),
+    or, in a trace without kernels, its own time."""
     events = [event for event in events if _is_sound(event)]
-    ops = [e for e in events if e.get("cat") == "cpu_op" and "name" in e and "Input Dims" in e.get("args", {})]
+    ops = [e for e in events if e.get("cat") in ("cpu_op", "Operator") and "name" in e]
     kernels: dict[Any, float] = {}
     for event in events:
         if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
             asked_by = event.get("args", {}).get("External id")
             kernels[asked_by] = kernels.get(asked_by, 0.0) + event["dur"] * 1e3
-    inner = {} if kernels else _inner_ns([e for e in events if e.get("cat") == "cpu_op"])
-    times: dict[Key, list[float]] = {}
-    for event in ops:
-        number = event["args"].get("External id")
-        taken = kernels.get(number) if kernels else event["dur"] * 1e3 - inner.get(id(event), 0.0)
-        if taken is not None:
-            times.setdefault(_key_of_event(event), []).append(max(taken, 0.0))
-    return times
+    inner = {} if kernels else _inner_ns(ops)
+    own = (max(event["dur"] * 1e3 - inner.get(id(event), 0.0), 0.0) for event in ops)
+    taken = (
+        (kernels.get(e.get("args", {}).get("External id")) if kernels else ns) for e, ns in zip(ops, own, strict=True)
+    )
+    return sorted(zip(ops, taken, strict=True), key=lambda call: float(call[0]["ts"]))
 
 
 def _is_sound(event: Any) -> bool:
@@ -92,13 +100,17 @@ def _inner_ns(ops: list[Any]) -> dict[int, float]:
     """Of each op, what the ops take that it calls: events of a thread that lie within it."""
     inner: dict[int, float] = {}
     stack: list[Any] = []
-    for event in sorted(ops, key=lambda e: (str(e.get("tid", 0)), e["ts"], -e["dur"])):
-        while stack and (stack[-1].get("tid") != event.get("tid") or _end(stack[-1]) < _end(event) - 1e-6):
+    for event in sorted(ops, key=lambda e: (*_thread(e), e["ts"], -e["dur"])):
+        while stack and (_thread(stack[-1]) != _thread(event) or _end(stack[-1]) < _end(event) - 1e-6):
             stack.pop()
         if stack:
             inner[id(stack[-1])] = inner.get(id(stack[-1]), 0.0) + event["dur"] * 1e3
         stack.append(event)
     return inner
+
+
+def _thread(event: Mapping[str, Any]) -> tuple[str, str]:
+    return str(event.get("pid", 0)), str(event.get("tid", 0))
 
 
 def _end(event: Mapping[str, Any]) -> float:

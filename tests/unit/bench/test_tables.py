@@ -1,7 +1,4 @@
-"""Tables of tiny graphs as they are kept in golden files, and what stands in them where a plan does not fit.
-
-`python -m tests.unit.bench.test_tables` writes the golden files afresh; read the difference before you keep it.
-"""
+"""Tables: what stands in them where a plan does not fit or fuses, and how cells are written."""
 
 from __future__ import annotations
 
@@ -20,14 +17,6 @@ from loadmaster.bench.table import Column, Table
 from loadmaster.bench.views import tables_of
 from tests.unit.bench.made import record, tiny_rows, tiny_suite
 
-GOLDEN = Path(__file__).parent / "golden"
-
-SUITES = {
-    "improvement": tiny_suite(),
-    "speed-up": tiny_suite(shape="speed-up", rows=lambda source: tiny_rows(source, memory_bytes=145)),
-    "peers": tiny_suite(shape="peers"),
-}
-
 
 def records_of(suite: Suite) -> list[RunRecord]:
     """One-shot methods, whose plans are the same everywhere; times on the clock are not, so they are left out."""
@@ -37,20 +26,10 @@ def records_of(suite: Suite) -> list[RunRecord]:
     return [replace(record, seconds=0.25) for record in book.records]
 
 
-def markdown(name: str) -> str:
-    found = records_of(SUITES[name])
-    best = {record.place: 55 for record in found if record.row == "diamond"}
-    return "\n".join(table.markdown() for table in tables_of(SUITES[name], found, best))
-
-
-@pytest.mark.parametrize("name", SUITES)
-def test_the_tables_are_those_kept(name: str) -> None:
-    assert markdown(name) == (GOLDEN / f"{name}.md").read_text()
-
-
 def test_a_plan_that_does_not_fit_is_said_so_and_left_out_of_the_mean() -> None:
+    suite = tiny_suite(shape="speed-up", rows=lambda source: tiny_rows(source, memory_bytes=145))
     # 145 bytes: the diamond needs 150 at once on the device of its first op and one more, the chain as well.
-    _, over, *_ = tables_of(SUITES["speed-up"], records_of(SUITES["speed-up"]), {})
+    _, over, *_ = tables_of(suite, records_of(suite), {})
     rows = {row[0]: row[1:] for row in over.rows}
     assert all("OOM" in str(cell) for cell in rows["diamond"])
     assert set(rows["over workloads"]) == {"1 of 3"}
@@ -122,9 +101,3 @@ def test_peers_are_told_optimal_from_below() -> None:
     assert said["b"] == "optimal unfused: it meets the bound, 0.0 % below the best peer"
     assert said["c"] == "10.0 % above the best peer"
     assert said["d"] == "not compared: no peer was run"
-
-
-if __name__ == "__main__":
-    GOLDEN.mkdir(exist_ok=True)
-    for each in SUITES:
-        (GOLDEN / f"{each}.md").write_text(markdown(each))

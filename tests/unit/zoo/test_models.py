@@ -15,7 +15,6 @@ from loadmaster.zoo import ENTRIES, FAMILIES, MEMBERS, ZooEntry, find, members
 
 torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from loadmaster.zoo import cells, language, rnn, wavenet  # noqa: E402
 
@@ -56,36 +55,6 @@ def test_listing_the_zoo_does_not_import_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_entries_are_named_as_listed_and_say_their_sizes() -> None:
-    for name, entry in ENTRIES.items():
-        assert entry.name == name
-        assert f"batch {entry.settings['batch']}" in entry.note
-        assert entry.optimizer in ("adam", "sgd")
-        assert "20" in entry.source
-
-
-def test_workloads_of_go_have_its_device_counts() -> None:
-    # arXiv 2010.12438, table 1: workload (devices).
-    published = {
-        **{f"{kind}-{n}": n for kind in ("rnnlm", "gnmt", "transformer-xl") for n in (2, 4, 8)},
-        **{"inception-v3-b32": 2, "inception-v3-b64": 2, "amoebanet-4": 4, "wavenet-2x18": 2, "wavenet-4x36": 4},
-    }
-    assert {name: entry.devices for name, entry in ENTRIES.items() if entry.devices} == published
-
-
-def test_the_other_workloads_are_there() -> None:
-    placeto = {"nasnet", "nmt", "inception-v3", "rnnlm"}
-    today = {"resnet50", "bert-base", "gpt2", "t5-base", "llama-8b", "mixtral-8x7b", "vit-base", "unet-ddpm"}
-    assert {name for name, entry in ENTRIES.items() if not entry.devices} == placeto | today
-
-
-def test_a_name_may_say_what_to_do() -> None:
-    assert find("gpt2") == find("gpt2/train") == (ENTRIES["gpt2"], True)
-    assert find("gpt2/infer") == (ENTRIES["gpt2"], False)
-    entry, training = find("nas-cells/7/infer")
-    assert (entry.name, training) == ("nas-cells/7", False)
-
-
 @pytest.mark.parametrize("name", ["gtp2", "gpt2/test", "nas-cells/32", "nas-cells/x", "nas-cells", "nas/0", ""])
 def test_an_unknown_name_is_refused_with_what_there_is(name: str) -> None:
     with pytest.raises(UnknownName) as error:
@@ -122,27 +91,6 @@ def test_parameter_count_is_the_published_one(name: str) -> None:
     assert parameters(built(name.rsplit("/", 1)[0], training)) == PUBLISHED[name]
 
 
-def lstm(inputs: int, width: int) -> int:
-    return 4 * width * (inputs + width + 1)
-
-
-def rnnlm_size(layers: int, width: int, words: int) -> int:
-    return words * width + layers * lstm(width, width) + (width + 1) * words
-
-
-def gnmt_size(layers: int, width: int, words: int) -> int:
-    """Embeddings, a two-way bottom layer and what reads it, decoder layers that read the context, attention, head."""
-    encoder = 2 * lstm(width, width) + lstm(2 * width, width) + (layers - 2) * lstm(width, width)
-    decoder = layers * lstm(2 * width, width) + 2 * width * width + width
-    return 2 * words * width + encoder + decoder + (width + 1) * words
-
-
-@pytest.mark.parametrize("layers", [2, 4, 8])
-def test_recurrent_models_have_the_size_of_their_formula(layers: int) -> None:
-    assert parameters(built(f"rnnlm-{layers}", True)) == rnnlm_size(layers, 2048, 10_000)
-    assert parameters(built(f"gnmt-{layers}", True)) == gnmt_size(layers, 1024, 32_000)
-
-
 def test_rnnlm_is_zarembas_large_model() -> None:
     # arXiv 1409.2329, section 4.1: 1,500 units, 35 steps, batch 20, 10,000 words; 66 million parameters.
     assert round(parameters(built("rnnlm", True)) / 1e6) == 66
@@ -159,13 +107,6 @@ def test_transformer_xl_at_published_depth_has_the_published_size(
     assert round(parameters(module) / 1e6) == millions
 
 
-@pytest.mark.parametrize("layers", [2, 4, 8])
-def test_transformer_xl_entries_are_that_model_cut_short(layers: int) -> None:
-    layer = 5 * 1024 * 1024 + (1024 * 3072 + 3072) + (3072 * 1024 + 1024) + 4 * 1024
-    around = 204 * 1024 + 2 * 1024 + 204  # tied embedding, the two shared biases of attention, the head's bias
-    assert parameters(built(f"transformer-xl-{layers}", True)) == layers * layer + around
-
-
 def test_nasnet_mobile_has_the_published_size() -> None:
     # Keras, NASNetMobile: 5,326,716 in all, of which 36,738 are moving averages.
     with torch.device("meta"):
@@ -180,13 +121,6 @@ def test_amoebanet_d_has_the_published_size(layers: int, filters: int, millions:
     with torch.device("meta"):
         module, _ = cells.amoebanet(False, cells=layers, channels=filters, batch=1)
     assert parameters(module) / 1e6 == pytest.approx(millions, rel=0.01)
-
-
-@pytest.mark.parametrize(("name", "layers"), [("wavenet-2x18", 18), ("wavenet-4x36", 36)])
-def test_wavenet_has_the_size_of_its_formula(name: str, layers: int) -> None:
-    dilated, residual, skip = 2 * 512 * 512 + 512, 256 * 512 + 512, 256 * 256 + 256
-    around = (2 * 256 * 512 + 512) + 2 * (256 * 256 + 256)
-    assert parameters(built(name, True)) == layers * (dilated + residual + skip) - residual + around
 
 
 def test_ddpm_for_cifar_has_the_published_size() -> None:
@@ -366,31 +300,6 @@ def test_gnmt_calls_each_cell_once_a_step_under_its_own_name() -> None:
     assert calls["head"] == calls["source_embedding"] == calls["target_embedding"] == 1
 
 
-class Counting(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.ops = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.ops += 1
-        return func(*args, **(kwargs or {}))
-
-
-def ops_of_step(entry: ZooEntry) -> int:
-    with torch.device("meta"):
-        module, inputs = entry.model(training=True)
-        with Counting() as counting:
-            module(*inputs).backward()
-    return counting.ops
-
-
-def test_gnmt_8_has_fifty_thousand_ops() -> None:
-    """The count grows by the same number each step, so that two short ones give the long one."""
-    shapes = {"layers": 8, "width": 8, "vocabulary": 50, "batch": 2}
-    three, five = (ops_of_step(replace(ENTRIES["gnmt-8"], settings={**shapes, "steps": n})) for n in (3, 5))
-    assert three + (five - three) // 2 * (ENTRIES["gnmt-8"].settings["steps"] - 3) >= 50_000
-
-
 # --- families ---------------------------------------------------------------------------------------------------------
 
 
@@ -399,13 +308,6 @@ def test_members_are_distinct_and_the_same_every_time(family: str) -> None:
     drawn = members(family)
     assert drawn == members(family) == [find(f"{family}/{i}")[0] for i in range(MEMBERS)]
     assert len({repr(sorted(entry.settings.items())) for entry in drawn}) == MEMBERS == 32
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_members_are_small_graphs(family: str) -> None:
-    counts = [ops_of_step(entry) for entry in members(family)[:: MEMBERS // 4]]
-    assert all(400 <= count <= 4000 for count in counts), counts
-    assert len(set(counts)) > 1
 
 
 def test_random_cells_read_both_inputs_and_only_earlier_states() -> None:

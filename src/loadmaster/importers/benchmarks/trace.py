@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from loadmaster.errors import ImportFailed, UnreadableFile
+from loadmaster.files.profile import calls
 from loadmaster.files.text import PathLike, read_json
 from loadmaster.graph import MOST_NS, UNGIVEN, Graph
 from loadmaster.graph.columns import ints
-
-Event = dict[str, Any]
 
 
 def with_times(graph: Graph, trace: PathLike) -> Graph:
@@ -28,7 +27,7 @@ def with_times(graph: Graph, trace: PathLike) -> Graph:
     events = data.get("traceEvents") if isinstance(data, dict) else data
     if not isinstance(events, list):
         raise UnreadableFile("there are no traceEvents in it", str(trace), "give what torch.profiler exported")
-    measured = _durations_ns([event for event in events if isinstance(event, dict)], str(trace))
+    measured = _durations_ns(events, str(trace))
     kinds = [_plain(kind) for kind in graph.kind]
     wanted: dict[str, list[int]] = defaultdict(list)
     for op, kind in enumerate(kinds):
@@ -62,54 +61,10 @@ def _plain(kind: str) -> str:
     return parts[1] if len(parts) > 1 and parts[0] in ("aten", "prims") else kind
 
 
-def _durations_ns(events: list[Event], where: str) -> dict[str, list[int]]:
-    calls = [event for event in events if event.get("cat") in ("cpu_op", "Operator") and event.get("ph") == "X"]
-    if not calls:
-        raise ImportFailed("the trace has no ops of torch", where, "profile with ProfilerActivity.CPU")
-    kernels = _kernel_ns(events)
+def _durations_ns(events: list[Any], where: str) -> dict[str, list[int]]:
     found: dict[str, list[int]] = defaultdict(list)
-    for event, own_ns in _own_times(calls, where):
-        key = _external(event)
-        time_ns = kernels.get(key, own_ns if not kernels else 0) if key is not None else own_ns
-        found[_plain(str(event.get("name")))].append(max(time_ns, 0))
+    for event, taken in calls(events):
+        found[_plain(event["name"])].append(min(round(taken or 0.0), MOST_NS))
+    if not found:
+        raise ImportFailed("the trace has no ops of torch", where, "profile with ProfilerActivity.CPU")
     return found
-
-
-def _external(event: Event) -> int | None:
-    details = event.get("args")
-    value = details.get("External id") if isinstance(details, dict) else None
-    return value if isinstance(value, int) else None
-
-
-def _kernel_ns(events: list[Event]) -> dict[int | None, int]:
-    found: dict[int | None, int] = defaultdict(int)
-    for event in events:
-        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") and _external(event) is not None:
-            found[_external(event)] += _ns(event, "dur", "a kernel")
-    return dict(found)
-
-
-def _ns(event: Event, key: str, where: str) -> int:
-    """Of microseconds, as traces have them."""
-    value: Any = event.get(key)
-    if type(value) not in (int, float) or not 0 <= value * 1000 <= MOST_NS * 4:
-        raise ImportFailed(f"'{key}' of '{str(event.get('name'))[:40]}' is no time", where, "export the trace again")
-    return int(value * 1000 + 0.5)
-
-
-def _own_times(calls: list[Event], where: str) -> list[tuple[Event, int]]:
-    """Each call with its time less that of the calls inside it, in the order of their start."""
-    rows = [(str(e.get("pid")), str(e.get("tid")), _ns(e, "ts", where), _ns(e, "dur", where), e) for e in calls]
-    rows.sort(key=lambda row: (row[0], row[1], row[2], -row[3]))
-    own = [row[3] for row in rows]
-    open_calls: list[int] = []
-    for number, (process, thread, start, duration, _) in enumerate(rows):
-        while open_calls:
-            outer = rows[open_calls[-1]]
-            if outer[:2] == (process, thread) and start < outer[2] + outer[3]:
-                own[open_calls[-1]] -= duration
-                break
-            open_calls.pop()
-        open_calls.append(number)
-    by_start = sorted(range(len(rows)), key=lambda number: rows[number][2])
-    return [(rows[number][4], own[number]) for number in by_start]
