@@ -133,7 +133,6 @@ _GO = (
     "go:finetune=50",
     "go-one:rate=0",
     "go-one",
-    "go-one:order=fifo",
     "placement",
 )
 _PLACETO = (

@@ -142,11 +142,13 @@ def train(
             help="regal, gas, go, placeto or placeto-published; plans: a library.",
         ),
     ],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to; a run that is there is continued.")],
     corpus: Annotated[
         str,
-        typer.Option("--corpus", metavar="FILE", help="Graphs to learn from, one a line."),
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to; a run that is there is continued.")],
+        typer.Option(
+            "--corpus", metavar="FILE", help="Graphs to learn from, one a line. [default for go: zoo,generated]"
+        ),
+    ] = "",
     valid: Annotated[
         Path | None,
         typer.Option("--valid", metavar="FILE", help="Graphs to choose weights by. [default: some of the corpus]"),

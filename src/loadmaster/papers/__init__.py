@@ -5,6 +5,7 @@
 | `mirhoseini2017` | Device Placement Optimization with Reinforcement Learning, arXiv 1706.04972 |
 | `hdp2018` | A Hierarchical Model for Device Placement, ICLR 2018 |
 | `placeto2019` | Placeto: Learning Generalizable Device Placement Algorithms, arXiv 1906.08879 |
+| `go2020` | Transferable Graph Optimizers for ML Compilers, arXiv 2010.12438 |
 
 `methods` has the settings of each method; `optimize` there opens the paper's file. Shared: `environment` (the simulator
 judges placements of groups), `grouped` and `features` (what networks read), `decoding` (from decisions for groups to
@@ -15,7 +16,7 @@ plans), `controls` (policies that read nothing), `training`, `weights` and `adam
 TRAINERS = {
     "regal": "loadmaster.learn.regal2020.training",
     "gas": "loadmaster.learn.regal2020.training",
-    "go": "loadmaster.learn.go2020.training",
+    "go": "loadmaster.papers.go2020_training",
     "placeto": "loadmaster.learn.placeto2019.training",
     "placeto-published": "loadmaster.papers.placeto2019",
     "plans": "loadmaster.learn.plans",

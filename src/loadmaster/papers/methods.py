@@ -5,18 +5,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar, Literal
 
+from loadmaster.baselines.expert.expert import Expert
 from loadmaster.baselines.simple import OneDevice
 from loadmaster.errors import InvalidSetting, MissingExtra
 from loadmaster.passes.groups import Grouper
 from loadmaster.plans import Plan
-from loadmaster.search import Search
+from loadmaster.search import Method, Search
 
 Control = Literal["none", "constant", "random"]  # as in `controls`, which needs torch
 Order = Literal["critical", "fifo", "program"]  # as in `environment`
+GO_TASKS = ("fusion", "placement", "schedule")
 
 
 @dataclass(frozen=True)
@@ -154,16 +156,74 @@ class PlacetoPublished:
         return learned(self, search)
 
 
+@dataclass(frozen=True)
+class Go:
+    """GO (Zhou et al. 2020, arXiv 2010.12438): one network decides fusion, placement and schedule of the whole graph
+    at once. By default zero-shot: the best of `samples` plans drawn from trained heads, and no search.
+
+    `finetune=N` goes on with N steps of PPO on the graph; `go-one` learns on the graph alone, from random weights,
+    until the budget is spent. Untrained (checkpoint=none), every decision is as likely as any other: that is the
+    random control, too. Differs from the paper: told at the top of `papers.go2020`.
+
+    Attributes:
+        checkpoint: a .safetensors file; empty: the shipped weights; none: untrained.
+        samples: plans that are simulated zero-shot, the likeliest first.
+        tasks: or with fusion; without placement: on the devices of `inner`.
+        finetune: steps of PPO on the graph.
+        scratch: no trained weights: PPO on the graph alone.
+        rollouts: plans that are simulated in a step of PPO.
+        rate: of Adam; 0: the network never learns.
+        epochs: looks at the plans of a step.
+        entropy: weight of the bonus for even chances.
+        groups: at most so many decide.
+        embedding, attention, modulation: parts of a network from scratch that can be left out.
+        inner: gives the devices where placement is none of the tasks.
+    """
+
+    PAPER: ClassVar = "go2020"
+    COUNTS: ClassVar = ("samples", "epochs", "groups")
+
+    checkpoint: str = ""
+    samples: int = 8
+    tasks: str = "placement,schedule"
+    finetune: int = 0
+    scratch: bool = False
+    rollouts: int = 20
+    rate: float = 1e-3
+    epochs: int = 2
+    entropy: float = 0.003
+    groups: int = 64
+    embedding: bool = True
+    attention: bool = True
+    modulation: bool = True
+    inner: Method = field(default_factory=Expert)
+
+    def __post_init__(self) -> None:
+        check_counts(self, "go")
+        if not self.wanted or any(task not in GO_TASKS for task in self.wanted):
+            raise InvalidSetting(f"tasks '{self.tasks}'", "go", f"give some of {', '.join(GO_TASKS)}")
+        if self.rollouts < 2:
+            raise InvalidSetting(f"rollouts={self.rollouts}", "go", "they are compared: give 2 or more")
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        return tuple(task.strip() for task in self.tasks.strip("[]").split(",") if task.strip())
+
+    def optimize(self, search: Search) -> Plan:
+        return learned(self, search, alone="fusion" in self.wanted)
+
+
 def check_counts(settings: Any, name: str) -> None:
     for count in settings.COUNTS:
         if getattr(settings, count) < 1:
             raise InvalidSetting(f"{count}={getattr(settings, count)}", name, "give 1 or more")
 
 
-def learned(settings: Any, search: Search) -> Plan:
-    """The best plan that was measured while the paper's policy learned on this problem."""
+def learned(settings: Any, search: Search, alone: bool = False) -> Plan:
+    """The best plan that was measured while the paper's policy learned on this problem; `alone`: one device leaves
+    something to decide, too."""
     first = OneDevice().optimize(search)
-    if search.problem.num_devices == 1:
+    if search.problem.num_devices == 1 and not alone:
         return first
     if search.simulations_left:
         search.score(first)

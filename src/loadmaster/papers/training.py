@@ -38,6 +38,8 @@ class TrainingSettings:
         ray: address of a Ray cluster that simulates instead, or auto.
     """
 
+    CORPUS: ClassVar[str] = ""  # where none is given
+
     corpus: str
     out: str
     valid: str = ""
@@ -210,6 +212,9 @@ def settings_of(policy: str) -> type[TrainingSettings]:
 def make_settings(policy: str, given: Mapping[str, str]) -> TrainingSettings:
     """Settings from words, each read as the kind of value it is."""
     kinds = settings_of(policy)
+    given = {**given, "corpus": given.get("corpus") or kinds.CORPUS}
+    if not given["corpus"]:
+        raise InvalidSetting("there is nothing to learn from", policy, "give --corpus")
     types = get_type_hints(kinds)
     known: dict[str, Any] = {}
     for name, text in given.items():

@@ -14,7 +14,7 @@ from loadmaster.catalog.specs import make_method
 from loadmaster.cost import price
 from loadmaster.errors import UnknownName, UnreadableFile
 from loadmaster.files import graph_to_json
-from loadmaster.learn.go2020.method import TASKS
+from loadmaster.papers.methods import GO_TASKS
 from tests.graphs.tiny import chain, diamond, fork
 
 
@@ -107,7 +107,7 @@ def test_joint_and_fusion_suites_name_methods_that_can_be_made() -> None:
     alone = [spec for spec in SUITES["joint"].specs if spec.startswith("separate:")]
     assert [make_method(spec).tasks for spec in alone] == [("placement",), ("schedule",), ("fusion",)]
     assert all(make_method(spec).start == make_method(SUITES["joint"].baseline) for spec in alone)
-    both = {"go-one:tasks=fusion": ("fusion",), "go-one:tasks=[fusion,placement,schedule]": TASKS}
+    both = {"go-one:tasks=fusion": ("fusion",), "go-one:tasks=[fusion,placement,schedule]": GO_TASKS}
     assert {spec: make_method(spec).wanted for spec in both} == both
 
 

@@ -12,11 +12,11 @@ pytest.importorskip("torch")
 
 from loadmaster import Budget
 from loadmaster.errors import LoadmasterError
-from loadmaster.learn.go2020.method import Go
-from loadmaster.learn.go2020.settings import GoSettings
 from loadmaster.learn.placeto2019.training import PlacetoSettings
 from loadmaster.learn.regal2020.training import RegalSettings
 from loadmaster.papers.environment import Measurements, Simulated, reward
+from loadmaster.papers.go2020_training import GoTrainingSettings
+from loadmaster.papers.methods import Go
 from loadmaster.search import Search
 from tests.problems import problem_of
 
@@ -26,10 +26,9 @@ FILES: dict[str, Any] = {"corpus": "graphs", "out": "here"}
 @pytest.mark.parametrize(
     ("kind", "good", "bad"),
     [
-        (GoSettings, {"samples": 2}, {"samples": 1}),
-        (GoSettings, {"tasks": " placement , fusion"}, {"tasks": " , "}),
-        (GoSettings, {"tasks": "schedule"}, {"tasks": "placement,nothing"}),
-        (GoSettings, {"pooling": "sum"}, {"pooling": "mean"}),
+        (GoTrainingSettings, {"samples": 2}, {"samples": 1}),
+        (GoTrainingSettings, {"tasks": " placement , fusion"}, {"tasks": " , "}),
+        (GoTrainingSettings, {"tasks": "schedule"}, {"tasks": "placement,nothing"}),
         (RegalSettings, {"samples": 2}, {"samples": 1}),
         (RegalSettings, {"folds": 2, "fold": 1}, {"folds": 2, "fold": 2}),
         (RegalSettings, {"folds": 2, "fold": 0}, {"folds": 2, "fold": -1}),
@@ -54,12 +53,8 @@ def test_settings(kind: Any, good: dict[str, Any], bad: dict[str, Any]) -> None:
     [
         (Go(), {"samples": 1}, {"samples": 0}),
         (Go(), {"rollouts": 2}, {"rollouts": 1}),
-        (Go(), {"share": 0.01}, {"share": 0.0}),
-        (Go(), {"share": 0.99}, {"share": 1.0}),
-        (Go(), {"temperature": 0.0}, {"temperature": -0.1}),
+        (Go(), {"groups": 1}, {"groups": 0}),
         (Go(), {"tasks": "[placement]"}, {"tasks": "[]"}),
-        (Go(), {"tasks": "placement,schedule", "order": "fifo"}, {"tasks": "schedule", "order": "fifo"}),
-        (Go(), {"pooling": "max"}, {"pooling": "mean"}),
     ],
 )
 def test_methods(method: Any, good: dict[str, Any], bad: dict[str, Any]) -> None:

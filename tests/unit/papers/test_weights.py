@@ -16,11 +16,11 @@ from safetensors import safe_open  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
 from loadmaster.errors import UnreadableFile  # noqa: E402
-from loadmaster.learn.go2020.agent import load_go  # noqa: E402
 from loadmaster.learn.placeto2019.method import load_policy as load_placeto  # noqa: E402
 from loadmaster.learn.regal2020.actions import load_policy as load_regal  # noqa: E402
+from loadmaster.papers.go2020 import read_network as load_go  # noqa: E402
 
-WEIGHTS = Path(__file__).parents[3] / "src" / "loadmaster" / "learn" / "weights"
+PACKAGE = Path(__file__).parents[3] / "src" / "loadmaster"
 LOADERS = {
     "go": (load_go, "go"),
     "regal": (load_regal, "regal"),
@@ -31,9 +31,11 @@ LOADERS = {
 def sound(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """A shipped file of weights as (header, tensors); something like one where none is shipped."""
     shipped = LOADERS[name][1]
-    if shipped is None or not (WEIGHTS / f"{shipped}.safetensors").is_file():
+    room = "papers" if name == "go" else "learn"
+    path = PACKAGE / room / "weights" / f"{shipped}.safetensors"
+    if not path.is_file():
         return {"policy": name, "network": {}}, {"network.a": torch.zeros(3), "network.b": torch.zeros(30)}
-    with safe_open(str(WEIGHTS / f"{shipped}.safetensors"), "pt") as file:
+    with safe_open(str(path), "pt") as file:
         return json.loads(file.metadata()["policy"]), {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118
 
 

@@ -8,13 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadmaster.cluster import Cluster, Device, Link
+from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.graph import ACTIVATION, Graph, GraphBuilder
 from loadmaster.graph.columns import ints
-from loadmaster.learn.examples import all_linked
 from loadmaster.zoo import synthetic
 
-# Where no reason is given: part of how the weights that are shipped were trained; another value needs new ones.
 FEWEST_OPS = 60  # of an example
 COUNTS = (2, 2, 2, 3, 4, 4, 4, 5, 6, 8, 8)  # of devices, each as likely
 
@@ -112,4 +110,8 @@ def _drawn_cluster(rng: np.random.Generator, count: int, unlike: bool, free: boo
         for i, s in enumerate(speed.tolist())
     )
     link = Link(None, 0) if free else Link(1e10 * 2.0 ** rng.uniform(-1, 5), int(rng.integers(2_000, 25_000)))
-    return all_linked(devices, link, bus=bool(rng.random() < 0.5))
+    bus, pairs = bool(rng.random() < 0.5), [(a, b) for a in range(count) for b in range(count) if a != b]
+    channel = np.full((count, count), -1, np.int64)
+    for a, b in pairs:
+        channel[a, b] = a if bus else a * count + b  # a bus: all that a device sends goes over one wire
+    return Cluster("drawn", devices, dict.fromkeys(pairs, link), dense_channels(ints(channel)))
