@@ -1,4 +1,4 @@
-"""Two questions about GO, for docs/methods/go.md: how much sooner is it where HDP ends, and what fusing could add.
+"""Two questions about GO, for docs/papers/go2020.md: how much sooner is it where HDP ends, and what fusing could add.
 
 python benchmarks/questions.py race [--seconds S] [--limit N]
 python benchmarks/questions.py fusing [--evaluations N] [--seeds N] [--limit N]
