@@ -13,7 +13,7 @@ decision by itself; levels move a group from its place in the critical-path orde
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -250,4 +250,5 @@ def read_network(path: Path | str) -> GoNetwork:
     fix = "train it again: loadmaster lab train go"
     known, tensors = read_tensors(path, "policy", fix)
     weights = {name.removeprefix("network."): tensor for name, tensor in tensors.items()}
-    return network_of(lambda: GoNetwork(GoShape(**known)), weights, path, fix)
+    names = [field.name for field in fields(GoShape)]
+    return network_of(lambda: GoNetwork(GoShape(**{name: known[name] for name in names})), weights, path, fix)
