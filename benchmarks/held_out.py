@@ -32,14 +32,13 @@ from typing import Any
 
 import torch
 from held_out_own import OWN
-from held_out_state import change, random_states, seen_of
+from held_out_state import change, random_states, seen_of, working_copy
 from torch._subclasses import FakeTensor
 
 import loadmaster as lm
 from loadmaster.errors import LoadmasterError
 from loadmaster.importers.torch import step
 from loadmaster.importers.torch.arguments import as_arguments, split
-from loadmaster.importers.torch.twin import working_copy
 from loadmaster.runtime.apply import match
 
 SECONDS, MEMORY_BYTES, LOADS = 400, 12 * 2**30, 3

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
+from loadmaster.importers.torch.twin import Twins
+
 VERSION = "._version"
 _SHOWN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, slice, range)
 _WHOLE = (type, types.ModuleType, types.BuiltinFunctionType, torch._ops.OpOverload, torch._ops.OpOverloadPacket)
@@ -115,3 +117,38 @@ def change(before: dict[str, Any], after: dict[str, Any], versions: bool = True)
         if before.get(path) != after.get(path) and (versions or not path.endswith(VERSION)):
             return f"{path}: {before.get(path)!r:.90} -> {after.get(path)!r:.90}"
     return ""
+
+
+def working_copy(module: nn.Module) -> nn.Module:
+    """A twin with values and memory of its own, on which a real step can be run; its gradients are copied too."""
+    twin: nn.Module = Twins(_Clones())(module)
+    return twin
+
+
+class _Clones:
+    """Tensors of the same values, which share memory where the originals do."""
+
+    def __init__(self) -> None:
+        self._storages: dict[int, torch.UntypedStorage] = {}
+
+    @torch.no_grad()
+    def __call__(self, real: Tensor) -> Tensor:
+        twin = self._valued(real)
+        if isinstance(real, nn.Parameter):
+            twin = nn.Parameter(twin, requires_grad=real.requires_grad)
+        elif real.requires_grad:
+            twin.requires_grad_()
+        if real.is_leaf and real.grad is not None:
+            twin.grad = self(real.grad)
+        return twin
+
+    def _valued(self, real: Tensor) -> Tensor:
+        plain = type(real) in (Tensor, nn.Parameter) and real.layout == torch.strided and not real.is_conj()
+        if not plain or real.is_quantized or real.is_neg():
+            return real.detach().clone()
+        storage = real.untyped_storage()
+        own = self._storages.get(storage._cdata)
+        if own is None:
+            own = self._storages[storage._cdata] = storage.clone()
+        empty = torch.empty(0, dtype=real.dtype, device=real.device)
+        return empty.set_(own, real.storage_offset(), real.shape, real.stride())

@@ -1,7 +1,5 @@
-"""Benchmarks: suites of problems, published figures beside ours, best-known values, and tables and pages made of
-records.
+"""Benchmarks: suites of problems, best-known values, and tables made of records.
 
 `suite` and `rows` say what is run, `run` runs it and goes on where it was killed (`records`), `figures` pools, `views`,
-`table`, `pages` and `picture` show; `best` keeps what was ever reached, `published` what others say, `peers` are other
-tools as methods. `quality` holds searches to what they promise, `tune` looks for BRKGA's settings.
+`table` and `pages` show; `best` keeps what was ever reached, `peers` are PyTorch Inductor's orders as methods.
 """

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from loadmaster.bench import published
 from loadmaster.bench.rows import (
     Source,
     SuiteRow,
@@ -23,7 +22,6 @@ from loadmaster.bench.rows import (
     tight_rows,
     zoo_rows,
 )
-from loadmaster.bench.table import Table
 from loadmaster.errors import InvalidSetting, UnknownName
 from loadmaster.search import Budget
 
@@ -84,7 +82,6 @@ class Suite:
         baseline: the method that others are shown against.
         specs: those not in the catalog yet are left out, and said so.
         allowance, baseline_allowance: of each search, unless another is asked for.
-        published: tables of others, shown beside.
         focus: the method that is compared with every other.
     """
 
@@ -96,7 +93,6 @@ class Suite:
     specs: tuple[str, ...]
     allowance: Allowance = Allowance(simulations=5_000)
     baseline_allowance: Allowance = Allowance(simulations=5_000)
-    published: tuple[Callable[[], Table], ...] = ()
     focus: str = "placement"
 
 
@@ -172,6 +168,17 @@ _JOINT = (
     "auto",
 )
 _ORDERS = ("inductor-lpmf", "inductor-bfs", "inductor-dfs", "inductor", "memory-order", "anneal-order", "placement")
+# The workloads for which GO's paper has figures of fusion alone.
+_FUSED_BY_GO = (
+    "rnnlm-4",
+    "rnnlm-8",
+    "gnmt-2",
+    "gnmt-4",
+    "gnmt-8",
+    "transformer-xl-2",
+    "transformer-xl-4",
+    "transformer-xl-8",
+)
 _ONCE = Allowance(simulations=100)  # for one-shot baselines
 _SHORT = Allowance(seconds=10.0)
 
@@ -182,7 +189,6 @@ def _like_regal(
     rows: Callable[[Source, str, str], Iterator[SuiteRow]],
     cluster: str,
     objective: str,
-    shown: bool = False,
 ) -> Suite:
     return Suite(
         name,
@@ -191,7 +197,6 @@ def _like_regal(
         lambda source: rows(source, cluster, objective),
         "brkga-5k",
         _REGAL,
-        published=(published.regal_published,) if shown else (),
     )
 
 
@@ -202,7 +207,7 @@ _TIME: tuple[str, str] = (UNLIKE, "step-time")
 SUITES: Mapping[str, Suite] = {
     suite.name: suite
     for suite in (
-        _like_regal("regal", "Peak memory on two equal devices", corpus_rows, *_TWO, shown=True),
+        _like_regal("regal", "Peak memory on two equal devices", corpus_rows, *_TWO),
         _like_regal("regal-unlike", "Peak memory on four unlike devices", corpus_rows, *_FOUR),
         _like_regal("regal-time", "Step time on four unlike devices", corpus_rows, *_TIME),
         _like_regal("zoo", "Peak memory of the zoo on two equal devices", zoo_rows, *_TWO),
@@ -218,7 +223,6 @@ SUITES: Mapping[str, Suite] = {
             _GO,
             _SHORT,
             _ONCE,
-            (published.go_published,),
         ),
         Suite(
             "tight",
@@ -267,12 +271,11 @@ SUITES: Mapping[str, Suite] = {
             "go-fusion",
             "Fusion under the expert's placement",
             "speed-up",
-            partial(go_rows, only=tuple(published.GO_FUSION)),
+            partial(go_rows, only=_FUSED_BY_GO),
             "expert",
             _FUSION,
             _SHORT,
             _ONCE,
-            (published.go_fusion_published,),
             focus="anneal-fusion:inner=expert",
         ),
         Suite(

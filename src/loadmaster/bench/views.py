@@ -32,14 +32,13 @@ def tables_of(
     best: Mapping[Place, int],
     methods: Sequence[BudgetedMethod] | None = None,
 ) -> list[Table]:
-    """What the suite shows, with published figures last; `methods`: these columns and the baseline alone."""
+    """What the suite shows; `methods`: these columns and the baseline alone."""
     baseline = baseline_of(suite)
     columns = None if methods is None else list(dict.fromkeys([baseline, *methods]))
     grid = MeansGrid.of(records, columns)
     if baseline not in grid.methods:
         return [Table(suite.title, (Column(f"no run of {suite.baseline} yet"),), [])]
-    made = _SHAPES[suite.shape](suite, grid, baseline, with_records(best, grid))
-    return [*made, *(show() for show in suite.published)]
+    return _SHAPES[suite.shape](suite, grid, baseline, with_records(best, grid))
 
 
 def baseline_of(suite: Suite) -> BudgetedMethod:

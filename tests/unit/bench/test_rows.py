@@ -1,4 +1,4 @@
-"""Where the problems come from, and that published figures belong to them."""
+"""Where the problems come from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.bench.published import GO_FUSION, GO_SECONDS, go_fusion_published, go_published
 from loadmaster.bench.rows import Source, corpus_rows, go_rows, synthetic_rows, zoo_rows
 from loadmaster.bench.suite import GROUPS, SUITES, suites_of
 from loadmaster.catalog.specs import make_method
@@ -62,23 +61,12 @@ def test_without_a_corpus_the_way_out_is_said(tmp_path: Path, monkeypatch: pytes
 
 def test_go_has_its_fourteen_workloads_on_their_devices() -> None:
     rows = list(go_rows(Source()))
-    assert [row.name for row in rows] == [f"{name}/train" for name in GO_SECONDS]
+    assert len(rows) == 14 and all(row.name.endswith("/train") for row in rows)
     # The last number of a name is its devices, except for Inception (2) and WaveNet (its stacks).
     devices = {row.name: row.cluster.num_devices for row in rows}
     assert devices["rnnlm-8/train"] == devices["gnmt-8/train"] == 8
     assert devices["inception-v3-b64/train"] == devices["wavenet-2x18/train"] == 2
-    assert [row.name for row in SUITES["go-fusion"].rows(Source())] == [
-        f"{name}/train" for name in GO_SECONDS if name in GO_FUSION
-    ]
-    assert len(GO_FUSION) == 8
-
-
-def test_gos_published_seconds_give_the_speed_ups_recomputed_from_them() -> None:
-    mean = go_published().rows[-1]
-    assert mean[5] == pytest.approx(0.258, abs=5e-4)  # over its expert
-    assert mean[7] == pytest.approx(0.245, abs=5e-4)  # over HDP
-    assert sum(row[3] == "OOM" for row in go_published().rows) == 8
-    assert len(go_fusion_published().rows) == 9
+    assert {row.name for row in SUITES["go-fusion"].rows(Source())} < {row.name for row in rows}
 
 
 def test_generated_rows_are_all_kinds_in_turn_and_need_no_files() -> None:
