@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from loadmaster.graph import Graph as Graph
     from loadmaster.graph import GraphBuilder as GraphBuilder
     from loadmaster.importers import load as load
+    from loadmaster.importers.torch.opaque import cost_of as cost_of
     from loadmaster.passes import fuse as fuse
     from loadmaster.planning import plan as plan
     from loadmaster.plans import Plan as Plan
@@ -77,6 +78,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "plan": "planning",
     "load": "importers",
+    "cost_of": "importers.torch.opaque",
     "price": "cost",
     "solve": "search",
     "simulate": "simulator",

@@ -43,6 +43,7 @@ def plan(
     like: str | PathLike[str] | None = None,
     recompute: bool = True,
     offload: bool = True,
+    assume: bool = False,
     listener: Callable[[Search], None] | None = None,
 ) -> Result:
     """Loads a model, prices it on a cluster and searches for a plan.
@@ -76,6 +77,7 @@ def plan(
         dims: open dimensions of an ONNX model, by name.
         cost: the cost model; the roofline by default.
         like: a plan file of a similar model or cluster to begin from.
+        assume: accept a model of which over a tenth is assumed (see `load`).
         recompute, offload: what may be done to make a plan fit (see `fitted`).
         listener: called with the Search every tenth of a second.
 
@@ -87,7 +89,7 @@ def plan(
     _refuse_search(optimizer)
     named = None if on is None else Cluster.of(on)
     gpu = named is None or named.has_gpu
-    graph = load(model, training=training, inputs=inputs, optimizer=optimizer, dims=dims, gpu=gpu)
+    graph = load(model, training=training, inputs=inputs, optimizer=optimizer, dims=dims, gpu=gpu, assume=assume)
     cluster = named or default_cluster(model, graph)[0]
     problem = price(graph, cluster, objective=objective, memory_limit=memory_limit, cost=cost)
     starts = [] if like is None else starts_from(like, problem)
@@ -101,6 +103,7 @@ def plan(
     typed |= {"--objective": "" if problem.objective.of_step else problem.objective.name}
     typed |= {"--memory-limit": "" if memory_limit is None else str(memory_limit)}
     typed |= {"--optimizer": "" if optimizer == "adam" else optimizer, "--seed": str(seed) if seed else ""}
+    typed |= {"--assume": "yes"} if assume else {}
     return replace(found, asked=_asked(model, on, cluster, method, limit, training, typed))
 
 

@@ -20,6 +20,7 @@ from loadmaster.zoo.synthetic import generate
 VERBS = {
     "plan",
     "load",
+    "cost_of",
     "load_plan",
     "save_plan",
     "price",

@@ -11,7 +11,7 @@ import typer
 from loadmaster.cli import serve as serving
 from loadmaster.cli import stages, words
 from loadmaster.cli.guarding import print_json
-from loadmaster.cli.options import Batch, Debug, Dtype, Json, Optimizer, Seconds, Seed, Simulations, Training
+from loadmaster.cli.options import Assume, Batch, Debug, Dtype, Json, Optimizer, Seconds, Seed, Simulations, Training
 from loadmaster.errors import DoesNotFit, InvalidSetting
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def fits(
     seconds: Seconds = None,
     simulations: Simulations = None,
     seed: Seed = 0,
+    assume: Assume = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -49,7 +50,7 @@ def fits(
         rows = [(c.what, c.request_ns, c.peak_bytes, c.command) for c in found.changes]
     else:
         _refuse(model, {"--serve": serve, "--weights": weights}, "they are for hf:FOLDER")
-        how = words.capture_settings(model, training, optimizer, dtype, batch)
+        how = words.capture_settings(model, training, optimizer, dtype, batch) | {"assume": assume}
         found = _step(model, on, how, words.budget_of(seconds or (None if simulations else SECONDS), simulations), seed)
         rows = [(c.what, c.step_ns, c.peak_bytes, c.command) for c in found.changes]
     if json:

@@ -33,6 +33,9 @@ Objective = Annotated[
 MemoryLimit = Annotated[
     str | None, typer.Option("--memory-limit", metavar="SIZE", help="At most this per device, hosts apart: 16GiB.")
 ]
+Assume = Annotated[
+    bool, typer.Option("--assume", help="Accept a model of which over a tenth of the work is assumed, not known.")
+]
 Seconds = Annotated[
     float | None,
     typer.Option(

@@ -12,7 +12,6 @@ from loadmaster.cli import stages
 from loadmaster.cli.guarding import print_json
 from loadmaster.cli.options import Debug, Json
 from loadmaster.errors import InvalidSetting, MissingExtra
-from loadmaster.importers import sizes_behind
 
 if TYPE_CHECKING:
     from loadmaster.runtime.running import Running
@@ -43,6 +42,8 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Run a plan here, and print what was modelled beside what was measured."""
+    from loadmaster.importers import sizes_behind
+
     if sizes_behind(model)[0].endswith((".onnx", ".tflite")):
         found = _reorder(model, plan, out)
         print(json_text.dumps(found, indent=2) if json else found["text"])
@@ -74,6 +75,7 @@ def _show(ran: Running) -> None:
 
 def _reorder(model: str, plan: Path, out: Path | None) -> dict[str, Any]:
     from loadmaster.files import load_plan
+    from loadmaster.importers import sizes_behind
 
     path, sizes = sizes_behind(model)
     try:

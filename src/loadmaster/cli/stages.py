@@ -30,10 +30,11 @@ def problem_for(
     costs: str | None = None,
     how: Mapping[str, Any] | None = None,
     mode: str | None = None,
+    assume: bool = True,
 ) -> tuple[Problem, str]:
     """As `words.problem_of`, with a line that says what is being loaded."""
     with status(f"loading {model}"):
-        return words.problem_of(model, on, objective, memory_limit, costs, how, mode)
+        return words.problem_of(model, on, objective, memory_limit, costs, how, mode, assume)
 
 
 def run_method(problem: Problem, spec: str, budget: Budget, seed: int, starts: Sequence[Start] = ()) -> Result:

@@ -23,6 +23,7 @@ from loadmaster.cli.lab import lab_app
 from loadmaster.cli.options import (
     METHOD_HELP,
     Addresses,
+    Assume,
     Batch,
     Costs,
     Debug,
@@ -123,6 +124,7 @@ def plan(
     batch: Batch = None,
     costs: Costs = None,
     mode: Mode = None,
+    assume: Assume = False,
     granularity: Annotated[
         Literal["op", "module", "block"] | None,
         typer.Option("--granularity", help="What must stay whole on one device. [default: op, or what --for takes]"),
@@ -184,7 +186,7 @@ def plan(
     limit = words.check_settings([spec], memory_limit, save)
     reports.check_targets(report, trace, schedule)
     how = words.capture_settings(model, training, optimizer, dtype, batch)
-    problem, choice = stages.problem_for(model, on, objective, limit, costs, how, mode)
+    problem, choice = stages.problem_for(model, on, objective, limit, costs, how, mode, assume)
     invocation = asking.invocation(model, problem, budget)
     if microbatches is not None:
         found = pipelines.run(problem, microbatches, budget, seed, method, split, replicate)
@@ -281,6 +283,7 @@ def compare(
     ] = None,
     report: Report = None,
     trace: Trace = None,
+    assume: Assume = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -292,7 +295,7 @@ def compare(
     specs = [words.fused(name, fusion) for name in names]
     limit = words.check_settings(specs, memory_limit, save)
     reports.check_targets(report, trace)
-    problem, choice = stages.problem_for(model, on, objective, limit, costs)
+    problem, choice = stages.problem_for(model, on, objective, limit, costs, assume=assume)
     rows = stages.run_all(problem, specs, budget, seed)
     rows = [(spec, replace(found, asked=asking.invocation(model, problem, budget, spec))) for spec, found in rows]
     results, left = [result for _, result in rows], specs[len(rows) :]

@@ -152,14 +152,16 @@ def problem_of(
     costs: str | None = None,
     how: Mapping[str, Any] | None = None,
     mode: str | None = None,
+    assume: bool = True,
 ) -> tuple[Problem, str]:
-    """The priced problem, and why that cluster when nobody asked for it."""
+    """The priced problem, and why that cluster when nobody asked for it. What makes a plan refuses a model that is
+    mostly assumed, unless it was told to accept it; what looks at one does not."""
     from loadmaster.cost import price
     from loadmaster.importers import load
     from loadmaster.planning import default_cluster
 
     named = None if on is None else in_mode(cluster_of(on), mode)
-    graph = load(model, **{"gpu": named is None or named.has_gpu, **(how or {})})
+    graph = load(model, **{"gpu": named is None or named.has_gpu, "assume": assume, **(how or {})})
     if named is not None:
         cost = costs_of(costs, graph, named)
         return price(graph, named, objective=objective, memory_limit=memory_limit, cost=cost), ""

@@ -31,6 +31,7 @@ from loadmaster.errors import (
     kind_of,
 )
 from loadmaster.graph import Graph
+from loadmaster.graph.assumptions import refuse_guesses
 
 FORMS = (
     "a file (.json, .onnx, .pt2, .hlo, .mlir, .pb, .pbtxt, .tflite, .stg), msr:FILE, pipedream:FILE, "
@@ -69,6 +70,7 @@ def load(
     dtype: str | None = None,
     batch: int | None = None,
     gpu: bool = False,
+    assume: bool = False,
 ) -> Graph:
     """The graph of a model: a file, "zoo:NAME", "package.module:callable", a torch.nn.Module, an ExportedProgram, a
     function of jax, an onnx.ModelProto, or a Graph, which is returned as it is.
@@ -90,6 +92,7 @@ def load(
         dtype, batch: change what "package.module:callable" builds: the type its tensors are made in, and the rows of
             its example inputs.
         gpu: a torch module is captured as a CUDA device runs it, which has other kernels for attention than a CPU.
+        assume: accept a graph of which over a tenth is assumed: sizes or arithmetic that no importer knows.
 
     Raises:
         ImportFailed: the model cannot be traced (with its line), or is no model; the fix says what to give.
@@ -99,13 +102,28 @@ def load(
     """
     if isinstance(model, Graph):
         return model
+    graph = _loaded(model, training, inputs, optimizer, dims, name, dtype, batch, gpu)
+    return graph if assume else refuse_guesses(graph, graph.name)
+
+
+def _loaded(
+    model: Any,
+    training: bool,
+    inputs: Any,
+    optimizer: str,
+    dims: Mapping[str, int] | None,
+    name: str,
+    dtype: str | None,
+    batch: int | None,
+    gpu: bool,
+) -> Graph:
     if isinstance(model, (str, os.PathLike)):
         text = os.fspath(model)
         if isinstance(text, bytes):
             text = os.fsdecode(text)
         model, timed, trace = text.partition("#times=")
         if timed and trace and not os.path.exists(text):
-            graph = load(model, training=training, inputs=inputs, optimizer=optimizer, dims=dims, name=name, gpu=gpu)
+            graph = _loaded(model, training, inputs, optimizer, dims, name, dtype, batch, gpu)
             return _resolve("loadmaster.importers.benchmarks.trace:with_times")(graph, trace)  # type: ignore[no-any-return]
         if text.startswith("zoo:"):
             return _load_zoo(text.removeprefix("zoo:"), training)
@@ -277,12 +295,14 @@ def _load_callable(
     text: str, training: bool, optimizer: str, name: str, dtype: str | None, batch: int | None, gpu: bool
 ) -> Graph:
     made = build(text, dtype=dtype, batch=batch, real=False)
-    if isinstance(made, Graph) or _is(made, "ModelProto", "onnx"):
-        return load(made, name=name)
+    if isinstance(made, Graph):
+        return made
+    if _is(made, "ModelProto", "onnx"):
+        return _load_object(made, training, None, optimizer, None, name, gpu)
     name = name or text.partition(":")[2]
     if _is_exported(made):
-        return load(made, training=training, optimizer=optimizer, name=name)
-    graph = load(made[0], training=training, inputs=made[1], optimizer=optimizer, name=name, gpu=gpu)
+        return _load_object(made, training, None, optimizer, None, name, gpu)
+    graph = _load_object(made[0], training, made[1], optimizer, None, name, gpu)
     settings = {"model": text, "dtype": dtype, "batch": batch}
     return replace(graph, captured={**graph.captured, **{k: v for k, v in settings.items() if v is not None}})
 

@@ -25,7 +25,7 @@ def load_xla(path: PathLike, settings: Settings) -> Graph:
 
 
 def load_protobuf(path: PathLike, settings: Settings) -> Graph:
-    """A serialized HLO proto, a GraphDef or a SavedModel."""
+    """A serialized HLO proto or a GraphDef."""
     from loadmaster.importers.hlo.proto import looks_like_hlo
     from loadmaster.importers.tensorflow.load import load_graph_def
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster.graph import ROLES, Graph
+from loadmaster.graph.assumptions import Assumptions, assumptions_of
 from loadmaster.graph.columns import Ints
 from loadmaster.graph.order import longest_path_to
 from loadmaster.problem import Problem
@@ -61,6 +62,7 @@ class Inspection:
         views: of them, folded away before planning.
         tensors: as imported.
         flops, bytes_moved: of all ops.
+        assumed: what the importer did not know, None where it knew all.
         bytes_by_role: of all tensors of each role.
         cluster: that times are of.
         work_ns: all ops one after another.
@@ -73,6 +75,7 @@ class Inspection:
     views: int
     tensors: int
     flops: int
+    assumed: Assumptions | None
     bytes_moved: int
     bytes_by_role: Mapping[str, int]
     cluster: str
@@ -101,6 +104,7 @@ def inspect_problem(problem: Problem) -> Inspection:
         views=source.num_ops - problem.num_ops,
         tensors=source.num_tensors,
         flops=int(source.flops.sum()),
+        assumed=assumptions_of(source),
         bytes_moved=int(problem.graph.bytes_moved.sum()),
         bytes_by_role=_bytes_by_role(source),
         cluster=problem.cluster.name,

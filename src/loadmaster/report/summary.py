@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from os import PathLike
 from typing import Any
 
 from loadmaster.files import save_plan
+from loadmaster.graph.assumptions import assumptions_of
 from loadmaster.methods.experience.known import Known
 from loadmaster.problem import Problem
 from loadmaster.report.added import NOTHING, added_of
@@ -84,6 +86,7 @@ def best_of(results: Sequence[Result]) -> Result:
 def problem_summary(problem: Problem) -> dict[str, Any]:
     """What every JSON answer says of graph and cluster."""
     graph, cluster = problem.source, problem.cluster
+    guessed = assumptions_of(graph)
     return {
         "graph": {
             "name": graph.name,
@@ -91,6 +94,7 @@ def problem_summary(problem: Problem) -> dict[str, Any]:
             "ops": graph.num_ops,
             "planned_ops": problem.num_ops,
             "tensors": graph.num_tensors,
+            **({"assumed": asdict(guessed)} if guessed else {}),
         },
         "cluster": cluster.name,
         "cluster_digest": cluster.digest,

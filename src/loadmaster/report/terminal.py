@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
+from loadmaster.graph.assumptions import assumptions_of
 from loadmaster.problem import Problem
 from loadmaster.report.certainty import interval, not_told_apart
 from loadmaster.report.inspection import Inspection
@@ -53,6 +54,8 @@ def problem_line(problem: Problem, choice: str = "") -> Text:
     views = f" ({problem.num_ops:,} to plan, the rest are views)" if problem.num_ops < source.num_ops else ""
     text = Text.assemble((source.name, "bold"), f": {source.num_ops:,} ops{views}, {source.num_tensors:,} tensors")
     text.append(f"\non {problem.cluster.name}: {devices}{choice}")
+    if guessed := assumptions_of(source):
+        text.append(f"\n{guessed}")
     if "mode" in source.captured:
         text.append(f"\ncaptured: {capture_text(source.captured)}")
     return text
@@ -181,6 +184,7 @@ def _facts(problem: Problem, found: Inspection) -> Table:
         ("ops", f"{found.ops:,}, of which {found.views:,} views"),
         ("tensors", f"{found.tensors:,}"),
         ("arithmetic", count_text(found.flops, "FLOP")),
+        *((("assumed", str(found.assumed)),) if found.assumed else ()),
         ("memory traffic", size_text(found.bytes_moved)),
         *((f"{role} bytes", size_text(nbytes)) for role, nbytes in found.bytes_by_role.items()),
         (f"work on {found.cluster}", time_text(found.work_ns)),

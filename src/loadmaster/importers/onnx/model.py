@@ -6,7 +6,6 @@ training step: the graph is what the file holds.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -116,7 +115,6 @@ class _OnnxWriter:
             raise ImportFailed(
                 "nothing depends on an input: every op is a constant", self.name, "give a model with inputs"
             )
-        self._warn_of_strangers(calls)
         return self.builder.build()
 
     def _add(self, call: OnnxOp) -> None:
@@ -137,6 +135,7 @@ class _OnnxWriter:
             dtype=self._dtype(call),
             bytes_moved=call.bytes_moved,
             workspace_bytes=call.workspace_bytes,
+            assumed="" if call.weights or is_counted(call.node) else "arithmetic",
         )
 
     def _unique(self, label: str) -> str:
@@ -164,9 +163,3 @@ class _OnnxWriter:
         """Of its first floating-point result; of what it reads when it makes numbers of another kind."""
         kinds = [known.dtype for known in call.made.values()] + [self.scope.known[name].dtype for name in call.reads]
         return next((kind for kind in kinds if "float" in kind), next(iter(kinds), "float32"))
-
-    def _warn_of_strangers(self, calls: list[OnnxOp]) -> None:
-        strangers = sorted({kind_of(call.node) for call in calls if not is_counted(call.node) and not call.weights})
-        if strangers:
-            said = f"{self.name}: the arithmetic of {', '.join(strangers)} is not known; counted one per element"
-            warnings.warn(said, stacklevel=4)

@@ -1,6 +1,7 @@
-"""A GraphDef as a Graph: constants and variables are weights, placeholders inputs, calls of functions are opened.
+"""A frozen GraphDef as a Graph: constants are weights, placeholders inputs, calls of functions are opened.
 
 Shapes come with the graph where it was saved with them, else from `shapes`. Read without TensorFlow, from the bytes.
+Only graphs of which every op is known are read: loops, branches, training steps and ops of others are refused.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from collections.abc import Mapping, Sequence
 from loadmaster.errors import ImportFailed
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.importers.tensorflow.nodes import Definition, Function, Node
-from loadmaster.importers.tensorflow.shapes import VIEWS, KnownTensor, flops_of, infer
+from loadmaster.importers.tensorflow.shapes import VIEWS, KnownTensor, flops_of, infer, is_known, reason_against
 
 _INPUTS = {"Placeholder", "PlaceholderV2", "IteratorGetNext", "_Arg"}
 _WEIGHTS = {"Const", "Variable", "VariableV2", "VarHandleOp", "AutoReloadVariable", "VarIsInitializedOp"}
 _CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 _NOTHING = {"NoOp", "Assert", "SaveV2", "RestoreV2", "MergeV2Checkpoints", "ShardedFilename"}
+_FIX = (
+    "export the model to ONNX: python -m tf2onnx.convert --graphdef FILE.pb --output model.onnx --inputs … --outputs …"
+)
 # Guards against files that unfold without end, far above any model.
 _MOST_OPS, _MOST_DEPTH, _MOST_OUTPUTS = 1_000_000, 50, 4096
 
@@ -31,7 +35,6 @@ class _TensorflowWriter:
         self.definition, self.name, self.batch = definition, name, batch
         self.builder = GraphBuilder(name)
         self.known: dict[int, KnownTensor] = {}  # by tensor
-        self.unsized: set[str] = set()
         self.open_axes = False
         self.taken: set[str] = set()
         self.read: set[str] = set()
@@ -52,11 +55,6 @@ class _TensorflowWriter:
     def _warn(self) -> None:
         if self.open_axes and self.batch is None:
             warnings.warn(f"{self.name}: open axes are taken to be 1; say another with #batch=N", stacklevel=4)
-        if self.unsized:
-            said = ", ".join(sorted(self.unsized))
-            warnings.warn(
-                f"{self.name}: what {said} make is not known; taken to be like their first input", stacklevel=4
-            )
 
     def _run(
         self, nodes: Sequence[Node], given: Mapping[str, list[int]], prefix: str, depth: int
@@ -128,6 +126,7 @@ class _TensorflowWriter:
         return tuple(self.batch or 1 if n < 0 else n for n in dims)
 
     def _op(self, node: Node, reads: Sequence[int], after: Sequence[str], prefix: str) -> list[int]:
+        self._check(node)
         made = self._made(node, [self.known[tensor] for tensor in reads])
         label = f"{prefix}{node.name}"
         if node.op in _NOTHING and not made:
@@ -155,6 +154,13 @@ class _TensorflowWriter:
         self.taken.add(label)
         return tensors
 
+    def _check(self, node: Node) -> None:
+        """Refuses what is not known for certain."""
+        if is_known(node.op) or node.op in _NOTHING:
+            return
+        what = f"node '{node.name}' is {reason_against(node.op)}"
+        raise ImportFailed(what, self.name, _FIX)
+
     def _made(self, node: Node, reads: Sequence[KnownTensor]) -> list[KnownTensor]:
         shapes = node.of("_output_shapes").shapes
         kind = node.of("T").kind or node.of("dtype").kind or (reads[0].kind if reads else 1)
@@ -170,8 +176,8 @@ class _TensorflowWriter:
             return inferred
         if node.op in _NOTHING:
             return []
-        self.unsized.add(node.op or node.name)
-        return [KnownTensor(kind, reads[0].dims if reads else ())]
+        what = f"what node '{node.name}' ({node.op}) makes depends on values of the run"
+        raise ImportFailed(what, self.name, _FIX)
 
 
 def _plain(text: str) -> tuple[str, int]:
@@ -202,6 +208,5 @@ def _ordered(nodes: Sequence[Node], given: set[str], where: str) -> list[Node]:
                 ready.append(reader)
     if len(done) < len(nodes):
         stuck = next(name for name, sources in waits.items() if sources)
-        fix = "loops of TensorFlow 1 (Enter, NextIteration) are not read; export the model with while_v2"
-        raise ImportFailed(f"node '{stuck}' waits for itself", where, fix)
+        raise ImportFailed(f"node '{stuck}' waits for itself: a loop", where, _FIX)
     return done

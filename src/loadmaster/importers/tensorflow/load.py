@@ -13,9 +13,9 @@ from loadmaster.importers.tensorflow.textproto import parse_textproto
 
 
 def load_graph_def(path: PathLike, *, batch: int | None = None, name: str = "") -> Graph:
-    """The graph of a binary GraphDef or SavedModel."""
+    """The graph of a binary GraphDef."""
     with uncollected():
-        return graph_of(from_bytes(read_bytes(path), str(path)), name or _name(path), batch)
+        return graph_of(from_bytes(read_bytes(path), str(path)), name or stem_of(path), batch)
 
 
 def load_textproto(path: PathLike, *, batch: int | None = None, name: str = "") -> Graph:
@@ -25,12 +25,5 @@ def load_textproto(path: PathLike, *, batch: int | None = None, name: str = "") 
         if "node" not in fields:
             raise UnreadableFile("there is no node in it", str(path), "give a GraphDef or a CostGraphDef as text")
         if is_cost_graph(fields):
-            return cost_graph(fields, name or _name(path))
-        return graph_of(from_text(fields), name or _name(path), batch)
-
-
-def _name(path: PathLike) -> str:
-    """Of a saved model that of its folder, since its file is always called the same."""
-    from pathlib import Path
-
-    return Path(path).parent.name if Path(path).name == "saved_model.pb" else stem_of(path)
+            return cost_graph(fields, name or stem_of(path))
+        return graph_of(from_text(fields), name or stem_of(path), batch)

@@ -1,4 +1,4 @@
-"""Nodes of a TensorFlow graph, from the bytes or the text of a GraphDef, or from a SavedModel, which holds one.
+"""Nodes of a TensorFlow graph, from the bytes or the text of a GraphDef.
 
 Field numbers are those of tensorflow/core/framework: graph, node_def, attr_value, tensor, tensor_shape, function.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadmaster.errors import UnreadableFile
+from loadmaster.errors import ImportFailed
 from loadmaster.importers.tensorflow.textproto import Fields, number, parts, text_of
 from loadmaster.importers.wire import Message
 
@@ -92,14 +92,12 @@ class Definition:
 
 
 def from_bytes(raw: bytes, where: str) -> Definition:
-    """Of a GraphDef, or of the first graph of a SavedModel."""
+    """Of a GraphDef. A SavedModel is refused: it holds a function for each signature, with weights elsewhere."""
     message = Message(raw, where)
     first = message.fields.get(1, [b""])[0]
     if isinstance(first, int):  # saved_model_schema_version
-        graphs = message.messages(2)
-        if not graphs:
-            raise UnreadableFile("the saved model holds no graph", where, "save it again")
-        message = graphs[0].message(2)
+        fix = "export it to ONNX: python -m tf2onnx.convert --saved-model FOLDER --output model.onnx"
+        raise ImportFailed("it is a SavedModel, which can hold several models", where, fix)
     nodes = [_node(part) for part in message.messages(1)]
     functions = [_function(part) for part in message.message(2).messages(1)]
     return Definition(nodes, {function.name: function for function in functions})
@@ -142,14 +140,17 @@ def _shape(shape: Message) -> Dims | None:
 
 def _tensor(tensor: Message) -> tuple[int, Dims, Sequence[int]]:
     kind, dims, content = tensor.number(1), _shape(tensor.message(2)) or (), tensor.raw(4)
-    values: list[int] = []
-    if kind in (3, 9):
-        size = 4 if kind == 3 else 8
-        values = tensor.numbers(7 if kind == 3 else 10)
-        if content and len(content) <= 1024:
-            pieces = [content[at : at + size] for at in range(0, len(content), size)]
-            values = [int.from_bytes(piece, "little", signed=True) for piece in pieces]
-    return kind, dims, values
+    values = tensor.numbers(7 if kind == 3 else 10) if kind in (3, 9) else []
+    return kind, dims, _numbers_in(content, kind) or values
+
+
+def _numbers_in(content: bytes, kind: int) -> list[int]:
+    """The whole numbers of a small tensor that is written as its bytes."""
+    if kind not in (3, 9) or len(content) > 1024:
+        return []
+    size = 4 if kind == 3 else 8
+    pieces = [content[at : at + size] for at in range(0, len(content), size)]
+    return [int.from_bytes(piece, "little", signed=True) for piece in pieces]
 
 
 # Text
@@ -188,7 +189,8 @@ def _text_attribute(value: Fields) -> Attribute:
     for tensor in parts(value, "tensor"):
         shape = [_text_shape(part) or () for part in parts(tensor, "tensor_shape")] or [()]
         values = [number({"v": [item]}, "v") for name in ("int_val", "int64_val") for item in tensor.get(name, ())]
-        made.tensor = _kind(tensor, "dtype"), shape[0], values
+        kind, content = _kind(tensor, "dtype"), text_of(tensor, "tensor_content").encode("latin-1", "ignore")
+        made.tensor = kind, shape[0], _numbers_in(content, kind) or values
     for many in parts(value, "list"):
         made.shapes = [_text_shape(shape) for shape in parts(many, "shape")] or made.shapes
         made.numbers = [number({"v": [item]}, "v") for item in many.get("i", ())]

@@ -1,7 +1,6 @@
 """Sizes of what TensorFlow's ops make, and their arithmetic, for graphs that do not say them.
 
-A graph saved with shapes (`_output_shapes`) needs none of this. For others the common ops are known; an op that is not
-is taken to make what its first input is, and is named in a warning.
+A graph saved with shapes (`_output_shapes`) needs the arithmetic alone. An op that is not listed here is not known.
 """
 
 from __future__ import annotations
@@ -9,6 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from loadmaster.importers.tensorflow.nodes import DTYPES, Dims, Node
 
@@ -35,6 +37,7 @@ class KnownTensor:
 
 
 Reads = Sequence[KnownTensor]
+_Rule = Callable[[Node, Reads], list[KnownTensor]]
 VIEWS = {"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient", "Snapshot", "EnsureShape",
          "ReadVariableOp", "Bitcast", "PlaceholderWithDefault", "IdentityN", "CheckNumerics"}  # fmt: skip
 _MOVES = {"ConcatV2", "Concat", "Pack", "Unpack", "Transpose", "GatherV2", "Gather", "ResourceGather", "Pad", "PadV2",
@@ -43,6 +46,10 @@ _MOVES = {"ConcatV2", "Concat", "Pack", "Unpack", "Transpose", "GatherV2", "Gath
           "NoOp", "Size", "Rank", "SpaceToDepth", "DepthToSpace", "ScatterNd", "GatherNd", "InvertPermutation",
           "BatchToSpaceND", "SpaceToBatchND"}  # fmt: skip
 _REDUCES = {"Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "ArgMax", "ArgMin"}
+_BRANCHES = {"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase", "Enter", "Exit", "Merge",
+             "Switch", "NextIteration", "LoopCond", "For", "RefSwitch", "RefMerge", "TensorListReserve"}  # fmt: skip
+# Their sizes come with the file.
+_COUNTED = {"Conv3D", "Conv2DBackpropInput", "ResizeBilinear", "ResizeNearestNeighbor", "L2Loss", "TopKV2"}
 _POOLS = {"MaxPool", "AvgPool", "MaxPoolV2"}
 
 
@@ -52,11 +59,25 @@ def infer(node: Node, reads: Reads) -> list[KnownTensor] | None:
     if rule is not None and len(reads) >= _NEEDS.get(node.op, 1):
         try:
             return rule(node, reads)
-        except (IndexError, ValueError, ZeroDivisionError):
+        except (IndexError, ValueError, TypeError, ZeroDivisionError):
             return None
     if node.op in _REDUCES and reads:
         return [_reduced(node, reads)]
     return None
+
+
+def is_known(op: str) -> bool:
+    """Whether its sizes and its arithmetic follow from what it reads."""
+    return op in VIEWS or op in _MOVES or op in _REDUCES or op in _RULES or op in _COUNTED
+
+
+def reason_against(op: str) -> str:
+    """Why it is not known, as the end of a sentence."""
+    if op in _BRANCHES:
+        return f"a loop or a branch ({op}): how often it runs is not known before it runs"
+    if op.endswith("Grad") or op.startswith(("Apply", "ResourceApply")) or "Backprop" in op:
+        return f"of a training step ({op}); inference graphs are read"
+    return f"an op that is not known: {op or 'without a kind'}"
 
 
 def flops_of(node: Node, reads: Reads, made: Sequence[KnownTensor]) -> int:
@@ -74,10 +95,8 @@ def flops_of(node: Node, reads: Reads, made: Sequence[KnownTensor]) -> int:
         return 2 * out * math.prod(reads[1].dims[:-1])
     if node.op == "DepthwiseConv2dNative" and len(reads) > 1:
         return 2 * out * math.prod(reads[1].dims[:2])
-    if node.op in ("Conv2DBackpropInput", "Conv2DBackpropFilter") and len(reads) > 2:
-        grad = reads[2]
-        weights = made[0] if node.op.endswith("Filter") else reads[1]
-        return 2 * grad.elements * math.prod(weights.dims[:-1])
+    if node.op == "Conv2DBackpropInput" and len(reads) > 2:  # a transposed convolution
+        return 2 * reads[2].elements * math.prod(reads[1].dims[:-1])
     if node.op in _POOLS:
         return out * math.prod(max(n, 1) for n in node.of("ksize").numbers or (1,))
     most = max([out, *(known.elements for known in reads)])
@@ -206,6 +225,57 @@ def _shape(node: Node, reads: Reads) -> list[KnownTensor]:
     return [KnownTensor(node.of("out_type").kind or 3, (len(reads[0].dims),), tuple(reads[0].dims))]
 
 
+def _strided(node: Node, reads: Reads) -> list[KnownTensor]:
+    """Its masks as numpy's index, so that numpy says what is left."""
+    begin, end, step = (_values(known) for known in reads[1:4])
+    masks = [node.of(f"{word}_mask").number for word in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")]
+    index: list[Any] = []
+    for place, (first, last, by) in enumerate(zip(begin, end, step, strict=True)):
+        begins, ends, ellipsis, new, shrinks = (mask >> place & 1 for mask in masks)
+        cut = slice(None if begins else first, None if ends else last, by)
+        index.append(Ellipsis if ellipsis else None if new else first if shrinks else cut)
+    seen = np.lib.stride_tricks.as_strided(np.zeros(1, np.int8), reads[0].dims, (0,) * len(reads[0].dims))
+    found = None if reads[0].values is None else np.reshape(reads[0].values, reads[0].dims)[tuple(index)]
+    values = None if found is None else tuple(int(value) for value in np.ravel(found))
+    return [KnownTensor(reads[0].kind, seen[tuple(index)].shape, values)]
+
+
+def _values(known: KnownTensor) -> tuple[int, ...]:
+    if known.values is None:
+        raise ValueError
+    return known.values
+
+
+def _sliced(node: Node, reads: Reads) -> list[KnownTensor]:
+    ways = zip(reads[0].dims, _values(reads[1]), _values(reads[2]), strict=True)
+    return [KnownTensor(reads[0].kind, tuple(whole - at if size < 0 else size for whole, at, size in ways))]
+
+
+def _tiled(node: Node, reads: Reads) -> list[KnownTensor]:
+    ways = zip(reads[0].dims, _values(reads[1]), strict=True)
+    return [KnownTensor(reads[0].kind, tuple(size * many for size, many in ways))]
+
+
+def _given(place: int) -> _Rule:
+    """Of the shape that it reads there."""
+    return lambda node, reads: [KnownTensor(reads[1 - place].kind, _values(reads[place]))]
+
+
+def _unpacked(node: Node, reads: Reads) -> list[KnownTensor]:
+    axis, dims = node.of("axis").number % len(reads[0].dims), reads[0].dims
+    return [KnownTensor(reads[0].kind, (*dims[:axis], *dims[axis + 1 :]))] * min(dims[axis], 4096)
+
+
+def _resized(node: Node, reads: Reads) -> list[KnownTensor]:
+    height, width = _values(reads[1])
+    kind = 1 if node.op == "ResizeBilinear" else reads[0].kind
+    return [KnownTensor(kind, (reads[0].dims[0], height, width, reads[0].dims[3]))]
+
+
+def _transposed_conv(node: Node, reads: Reads) -> list[KnownTensor]:
+    return [KnownTensor(reads[1].kind, _values(reads[0]))]
+
+
 def _batch_norm(node: Node, reads: Reads) -> list[KnownTensor]:
     return [KnownTensor(reads[0].kind, reads[0].dims), *(KnownTensor(reads[1].kind, reads[1].dims) for _ in range(4))]
 
@@ -236,7 +306,6 @@ def _reduced(node: Node, reads: Reads) -> KnownTensor:
     return KnownTensor(kind, tuple(1 if i in gone else n for i, n in enumerate(reads[0].dims) if kept or i not in gone))
 
 
-_Rule = Callable[[Node, Reads], list[KnownTensor]]
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(["Identity", "Relu", "Relu6", "Elu", "Selu", "LeakyRelu", "Sigmoid", "Tanh", "Softplus", "Exp",
                      "Log", "Neg", "Sqrt", "Rsqrt", "Square", "Abs", "Erf", "Softmax", "LogSoftmax", "BiasAdd",
@@ -251,6 +320,10 @@ _RULES: dict[str, _Rule] = {
     "Reshape": _reshape, "ExpandDims": _expand, "Squeeze": _squeeze, "ConcatV2": _concat, "Concat": _concat,
     "Pack": _pack, "Transpose": _transpose, "Pad": _pad, "PadV2": _pad, "MirrorPad": _pad, "GatherV2": _gather,
     "Gather": _gather, "Shape": _shape, "FusedBatchNorm": _batch_norm, "FusedBatchNormV2": _batch_norm,
+    "StridedSlice": _strided, "Slice": _sliced, "Tile": _tiled, "Fill": _given(0), "BroadcastTo": _given(1),
+    "Unpack": _unpacked, "ResizeBilinear": _resized, "ResizeNearestNeighbor": _resized,
+    "Conv2DBackpropInput": _transposed_conv, "Select": lambda node, reads: _broadcast(node, [*reads[1:], reads[0]]),
+    "SelectV2": lambda node, reads: _broadcast(node, [*reads[1:], reads[0]]),
     "FusedBatchNormV3": _batch_norm, "Split": _split, "Cast": _cast,
     "SoftmaxCrossEntropyWithLogits": _cross_entropy, "SparseSoftmaxCrossEntropyWithLogits": _cross_entropy,
 }  # fmt: skip

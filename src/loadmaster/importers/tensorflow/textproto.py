@@ -12,6 +12,7 @@ _TOKEN = re.compile(
     r"""\s+|\#[^\n]*|(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(?P<mark>[{}<>\[\]:,;])|(?P<word>[^\s{}<>\[\]:,;"'#]+)"""
 )
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "'": "'", "\\": "\\"}
+_ESCAPED = re.compile(r"\\(?:(?P<octal>[0-7]{1,3})|[xX](?P<hex>[0-9a-fA-F]{1,2})|(?P<other>.))")
 _MOST_DEPTH = 60  # of messages in messages: Python gives up at about a thousand calls
 
 
@@ -70,7 +71,14 @@ def parse_textproto(text: str, where: str) -> Fields:
 
 
 def _unquoted(text: str) -> str:
-    return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), text[1:-1]) if "\\" in text else text[1:-1]
+    """Its text; bytes, which are written as octal or hexadecimal numbers, become characters of the same number."""
+    return _ESCAPED.sub(_character, text[1:-1]) if "\\" in text else text[1:-1]
+
+
+def _character(found: re.Match[str]) -> str:
+    if found["octal"]:
+        return chr(int(found["octal"], 8) & 255)
+    return chr(int(found["hex"], 16)) if found["hex"] else _ESCAPES.get(found["other"], found[0])
 
 
 def _broken(text: str, place: int, where: str) -> UnreadableFile:

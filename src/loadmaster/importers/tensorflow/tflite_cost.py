@@ -14,7 +14,7 @@ _RECURRENT = {"UNIDIRECTIONAL_SEQUENCE_LSTM", "UNIDIRECTIONAL_SEQUENCE_RNN", "BI
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class OpCost:
     """FLOPs of an op, bytes its bodies move, most bytes they hold, and whether the FLOPs are known."""
 
     flops: int
@@ -23,7 +23,7 @@ class Cost:
     held: int = 0
 
 
-def cost_of(op: Operator, sized: Sized) -> Cost:
+def cost_of(op: Operator, sized: Sized) -> OpCost:
     """A loop counts one turn: how many it takes is not known before it runs, so its arithmetic is assumed."""
     if op.number in sized.bodies:
         return _of_bodies(op, sized.bodies[op.number])
@@ -31,17 +31,17 @@ def cost_of(op: Operator, sized: Sized) -> Cost:
     made = sized.dims[op.outputs[0]] if op.outputs and op.outputs[0] >= 0 else ()
     largest = max([math.prod(dims) for dims in (made, *reads)], default=0)
     if op.kind in MOVE:
-        return Cost(0, True)
+        return OpCost(0, True)
     if op.kind in ELEMENTWISE:
-        return Cost(largest, True)
+        return OpCost(largest, True)
     try:
         found = _products(op, reads, made, sized)
     except IndexError:
         found = None  # a tensor with fewer axes than the op needs
-    return Cost(largest, False) if found is None else Cost(found, True)
+    return OpCost(largest, False) if found is None else OpCost(found, True)
 
 
-def _of_bodies(op: Operator, bodies: list[Sized]) -> Cost:
+def _of_bodies(op: Operator, bodies: list[Sized]) -> OpCost:
     costs = [[(each, cost_of(each, body)) for each in body.part.operators] for body in bodies]
     flops = [sum(cost.flops for _, cost in body) for body in costs]
     known = all(cost.known for body in costs for _, cost in body)
@@ -49,8 +49,8 @@ def _of_bodies(op: Operator, bodies: list[Sized]) -> Cost:
              for body, cost_list in zip(bodies, costs, strict=True)]  # fmt: skip
     held = max((_held(body) for body in bodies), default=0)
     if op.kind == "WHILE":
-        return Cost(sum(flops), False, sum(moved), held)
-    return Cost(max(flops, default=0), known and len(bodies) == 1, max(moved, default=0), held)
+        return OpCost(sum(flops), False, sum(moved), held)
+    return OpCost(max(flops, default=0), known and len(bodies) == 1, max(moved, default=0), held)
 
 
 def _bytes(op: Operator, sized: Sized) -> int:

@@ -66,6 +66,8 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Subgraph:
+    """A model, or the body of a branch or loop: its ops in the order in which they run."""
+
     table: FlatTable
     tensors: list[Tensor]
     operators: list[Operator]

@@ -25,7 +25,7 @@ class Sized:
     bodies: dict[int, list[Sized]] = field(default_factory=dict)  # by op: the subgraphs it runs, sized
 
 
-class Call:
+class OpCall:
     """One op as its rule sees it: sizes and values of what it reads, its settings."""
 
     def __init__(self, op: Operator, sized: Sized) -> None:
@@ -76,12 +76,8 @@ class Unknown(Exception):
     """A rule needs what nobody knows before the model runs."""
 
 
-def made_of(call: Call) -> list[Dims] | None:
-    """Sizes of all that the op makes, None where it has no rule.
-
-    Raises:
-        Unknown: they depend on values that nobody knows before the model runs.
-    """
+def made_of(call: OpCall) -> list[Dims] | None:
+    """Sizes of all that the op makes, None where it has no rule; `Unknown` where they depend on values of the run."""
     kind = call.op.kind
     if kind in KEEP_SHAPE:
         return [call.dims(0)]
@@ -95,7 +91,7 @@ def _broadcast(shapes: list[Dims]) -> Dims:
     return tuple(int(size) for size in np.broadcast_shapes(*shapes))
 
 
-def _reduced(call: Call) -> list[Dims]:
+def _reduced(call: OpCall) -> list[Dims]:
     dims = call.dims(0)
     axes = {call.axis(axis, len(dims)) for axis in call.whole(1)} if dims else set()
     if call.setting(0, "B"):
@@ -107,14 +103,14 @@ def _window(size: int, kernel: int, stride: int, dilation: int, same: bool) -> i
     return -(-size // stride) if same else (size - (kernel - 1) * dilation - 1 + stride) // stride
 
 
-def _pooled(call: Call) -> list[Dims]:
+def _pooled(call: OpCall) -> list[Dims]:
     batch, height, width, channels = call.dims(0)
     same = call.setting(0, "b") == 0
     return [(batch, _window(height, call.setting(4), call.setting(2), 1, same),
              _window(width, call.setting(3), call.setting(1), 1, same), channels)]  # fmt: skip
 
 
-def _convolved(call: Call) -> list[Dims]:
+def _convolved(call: OpCall) -> list[Dims]:
     (batch, height, width, _), kernel = call.dims(0), call.dims(1)
     same, depthwise = call.setting(0, "b") == 0, call.op.kind == "DEPTHWISE_CONV_2D"
     dilation = (5, 6) if depthwise else (4, 5)
@@ -124,7 +120,7 @@ def _convolved(call: Call) -> list[Dims]:
              _window(width, kernel[2], call.setting(1), across, same), channels)]  # fmt: skip
 
 
-def _convolved_in_3d(call: Call) -> list[Dims]:
+def _convolved_in_3d(call: OpCall) -> list[Dims]:
     (batch, *space, _), kernel = call.dims(0), call.dims(1)
     same = call.setting(0, "b") == 0
     strides = [call.setting(number) for number in (1, 3, 2)]
@@ -133,25 +129,25 @@ def _convolved_in_3d(call: Call) -> list[Dims]:
     return [(batch, *(_window(*way, same) for way in ways), kernel[4])]
 
 
-def _given_shape(place: int) -> Callable[[Call], list[Dims]]:
+def _given_shape(place: int) -> Callable[[OpCall], list[Dims]]:
     return lambda call: [tuple(call.whole(place))]
 
 
-def _connected(call: Call) -> list[Dims]:
+def _connected(call: OpCall) -> list[Dims]:
     dims, (units, depth) = call.dims(0), call.dims(1)
     if call.setting(2, "B"):
         return [(*dims[:-1], units)]
     return [(math.prod(dims) // depth, units)]
 
 
-def _multiplied(call: Call) -> list[Dims]:
+def _multiplied(call: OpCall) -> list[Dims]:
     left, right = call.dims(0), call.dims(1)
     rows = left[-1] if call.setting(0, "B") else left[-2]
     columns = right[-2] if call.setting(1, "B") else right[-1]
     return [(*_broadcast([left[:-2], right[:-2]]), rows, columns)]
 
 
-def _reshaped(call: Call) -> list[Dims]:
+def _reshaped(call: OpCall) -> list[Dims]:
     asked = call.whole(1) if call.has(1) else call.listed(0)
     if not call.has(1) and asked == [0]:
         asked = []
@@ -164,51 +160,51 @@ def _reshaped(call: Call) -> list[Dims]:
     return [tuple(asked)]
 
 
-def _squeezed(call: Call) -> list[Dims]:
+def _squeezed(call: OpCall) -> list[Dims]:
     dims = call.dims(0)
     axes = {call.axis(axis, len(dims)) for axis in call.listed(0)}
     axes = axes or {axis for axis, size in enumerate(dims) if size == 1}
     return [tuple(size for axis, size in enumerate(dims) if axis not in axes)]
 
 
-def _expanded(call: Call) -> list[Dims]:
+def _expanded(call: OpCall) -> list[Dims]:
     dims = call.dims(0)
     axis = call.axis(call.whole(1)[0], len(dims) + 1)
     return [(*dims[:axis], 1, *dims[axis:])]
 
 
-def _concatenated(call: Call) -> list[Dims]:
+def _concatenated(call: OpCall) -> list[Dims]:
     parts = [call.dims(place) for place in range(call.count)]
     axis = call.axis(call.setting(0), len(parts[0]))
     return [(*parts[0][:axis], sum(part[axis] for part in parts), *parts[0][axis + 1 :])]
 
 
-def _transposed(call: Call) -> list[Dims]:
+def _transposed(call: OpCall) -> list[Dims]:
     return [tuple(call.dims(0)[axis] for axis in call.whole(1))]
 
 
-def _padded(call: Call) -> list[Dims]:
+def _padded(call: OpCall) -> list[Dims]:
     padding = call.value(1).reshape(-1, 2)
     return [tuple(size + int(sum(pair)) for size, pair in zip(call.dims(0), padding, strict=True))]
 
 
-def _gathered(call: Call) -> list[Dims]:
+def _gathered(call: OpCall) -> list[Dims]:
     dims, places = call.dims(0), call.dims(1)
     axis, shared = call.axis(call.setting(0), len(dims)), call.setting(1)
     return [(*dims[:axis], *places[shared:], *dims[axis + 1 :])]
 
 
-def _gathered_rows(call: Call) -> list[Dims]:
+def _gathered_rows(call: OpCall) -> list[Dims]:
     dims, places = call.dims(0), call.dims(1)
     return [(*places[:-1], *dims[places[-1] :])]
 
 
-def _sliced(call: Call) -> list[Dims]:
+def _sliced(call: OpCall) -> list[Dims]:
     dims, begin, size = call.dims(0), call.whole(1), call.whole(2)
     return [tuple(whole - at if many == -1 else many for whole, at, many in zip(dims, begin, size, strict=True))]
 
 
-def _strided(call: Call) -> list[Dims]:
+def _strided(call: OpCall) -> list[Dims]:
     """Its masks as numpy's index, so that numpy says what is left."""
     dims = call.dims(0)
     if len(dims) > MOST_AXES:
@@ -218,7 +214,7 @@ def _strided(call: Call) -> list[Dims]:
     return [seen[index_of(call)].shape]  # type: ignore[index]
 
 
-def index_of(call: Call) -> tuple[object, ...]:
+def index_of(call: OpCall) -> tuple[object, ...]:
     """What STRIDED_SLICE takes, as numpy writes it."""
     begin, end, step = call.whole(1), call.whole(2), call.whole(3)
     masks = [call.setting(number) for number in range(5)]
@@ -236,104 +232,104 @@ def index_of(call: Call) -> tuple[object, ...]:
     return tuple(index)
 
 
-def _packed(call: Call) -> list[Dims]:
+def _packed(call: OpCall) -> list[Dims]:
     dims = call.dims(0)
     axis = call.axis(call.setting(1), len(dims) + 1)
     return [(*dims[:axis], call.count, *dims[axis:])]
 
 
-def _unpacked(call: Call) -> list[Dims]:
+def _unpacked(call: OpCall) -> list[Dims]:
     dims = call.dims(0)
     axis = call.axis(call.setting(1), len(dims))
     return [(*dims[:axis], *dims[axis + 1 :])] * len(call.op.outputs)
 
 
-def _split(call: Call) -> list[Dims]:
+def _split(call: OpCall) -> list[Dims]:
     dims, parts = call.dims(1), len(call.op.outputs)
     axis = call.axis(call.whole(0)[0], len(dims))
     return [(*dims[:axis], dims[axis] // parts, *dims[axis + 1 :])] * parts
 
 
-def _split_unevenly(call: Call) -> list[Dims]:
+def _split_unevenly(call: OpCall) -> list[Dims]:
     dims, sizes = call.dims(0), call.whole(1)
     axis = call.axis(call.whole(2)[0], len(dims))
     rest = dims[axis] - sum(size for size in sizes if size >= 0)
     return [(*dims[:axis], rest if size < 0 else size, *dims[axis + 1 :]) for size in sizes]
 
 
-def _tiled(call: Call) -> list[Dims]:
+def _tiled(call: OpCall) -> list[Dims]:
     return [tuple(size * many for size, many in zip(call.dims(0), call.whole(1), strict=True))]
 
 
-def _argmax(call: Call) -> list[Dims]:
+def _argmax(call: OpCall) -> list[Dims]:
     dims = call.dims(0)
     axis = call.axis(call.whole(1)[0], len(dims))
     return [(*dims[:axis], *dims[axis + 1 :])]
 
 
-def _top(call: Call) -> list[Dims]:
+def _top(call: OpCall) -> list[Dims]:
     return [(*call.dims(0)[:-1], call.whole(1)[0])] * 2
 
 
-def _one_hot(call: Call) -> list[Dims]:
+def _one_hot(call: OpCall) -> list[Dims]:
     dims, depth = call.dims(0), call.whole(1)[0]
     axis = len(dims) if call.setting(0) == -1 else call.setting(0)
     return [(*dims[:axis], depth, *dims[axis:])]
 
 
-def _range(call: Call) -> list[Dims]:
+def _range(call: OpCall) -> list[Dims]:
     first, last, step = (call.value(place).ravel()[0] for place in range(3))
     return [(max(0, math.ceil((last - first) / step)),)]
 
 
-def _resized(call: Call) -> list[Dims]:
+def _resized(call: OpCall) -> list[Dims]:
     batch, _, _, channels = call.dims(0)
     height, width = call.whole(1)
     return [(batch, height, width, channels)]
 
 
-def _spread(call: Call) -> list[Dims]:
+def _spread(call: OpCall) -> list[Dims]:
     (batch, height, width, channels), block = call.dims(0), call.setting(0)
     if call.op.kind == "DEPTH_TO_SPACE":
         return [(batch, height * block, width * block, channels // block**2)]
     return [(batch, height // block, width // block, channels * block**2)]
 
 
-def _to_batch(call: Call) -> list[Dims]:
+def _to_batch(call: OpCall) -> list[Dims]:
     (batch, *rest), block = call.dims(0), call.whole(1)
     pads = [int(sum(pair)) for pair in call.value(2).reshape(-1, 2)]
     space = [(size + pad) // by for size, pad, by in zip(rest, pads, block, strict=False)]
     return [(batch * math.prod(block), *space, *rest[len(block) :])]
 
 
-def _from_batch(call: Call) -> list[Dims]:
+def _from_batch(call: OpCall) -> list[Dims]:
     (batch, *rest), block = call.dims(0), call.whole(1)
     crops = [int(sum(pair)) for pair in call.value(2).reshape(-1, 2)]
     space = [size * by - crop for size, crop, by in zip(rest, crops, block, strict=False)]
     return [(batch // math.prod(block), *space, *rest[len(block) :])]
 
 
-def _transformed(call: Call) -> list[Dims]:
+def _transformed(call: OpCall) -> list[Dims]:
     *rest, _, _ = call.dims(0)
     height, width = call.whole(1)
     return [(*rest, height, width // 2 + 1)]
 
 
-def _sequence(call: Call) -> list[Dims]:
+def _sequence(call: OpCall) -> list[Dims]:
     """[…, units of the hidden state]: input 4 are its output gate's weights, where there are any."""
     units = call.dims(16)[-1] if call.has(16) else call.dims(4)[0]
     return [(*call.dims(0)[:-1], units)]
 
 
-def _looked_up(call: Call) -> list[Dims]:
+def _looked_up(call: OpCall) -> list[Dims]:
     return [(*call.dims(0), *call.dims(1)[1:])]
 
 
-def _filtered(call: Call) -> list[Dims]:
+def _filtered(call: OpCall) -> list[Dims]:
     return [(call.dims(0)[0], call.dims(1)[0] // (call.setting(0) or 1))]
 
 
-_RULES: dict[str, Callable[[Call], list[Dims]]] = {
+_RULES: dict[str, Callable[[OpCall], list[Dims]]] = {
     "CONV_2D": _convolved, "DEPTHWISE_CONV_2D": _convolved, "CONV_3D": _convolved_in_3d,
     "TRANSPOSE_CONV": _given_shape(0), "CONV_3D_TRANSPOSE": _given_shape(0), "FULLY_CONNECTED": _connected,
     "BATCH_MATMUL": _multiplied, "RESHAPE": _reshaped, "SQUEEZE": _squeezed, "EXPAND_DIMS": _expanded,

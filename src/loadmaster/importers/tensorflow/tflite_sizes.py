@@ -12,7 +12,7 @@ import math
 
 from loadmaster.errors import ImportFailed
 from loadmaster.importers.tensorflow.tflite_model import Dims, Operator, TfliteModel, Values
-from loadmaster.importers.tensorflow.tflite_rules import Call, Sized, Unknown, made_of
+from loadmaster.importers.tensorflow.tflite_rules import OpCall, Sized, Unknown, made_of
 from loadmaster.importers.tensorflow.tflite_schema import BROADCAST, KEEP_SHAPE, REDUCE
 from loadmaster.importers.tensorflow.tflite_values import values_of
 
@@ -95,7 +95,7 @@ class _Walk:
             return [()]
         if op.kind in ("READ_VARIABLE", "ASSIGN_VARIABLE"):
             return self._variable(op, sized)
-        return made_of(Call(op, sized))
+        return made_of(OpCall(op, sized))
 
     def _run_bodies(self, op: Operator, sized: Sized) -> list[Dims]:
         """Runs what the op may run; its own sizes are those of the last of them."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from loadmaster.importers.tensorflow.tflite_model import MOST_VALUES, Dims, Operator, Values
-from loadmaster.importers.tensorflow.tflite_rules import MOST_AXES, Call, Sized, Unknown, index_of
+from loadmaster.importers.tensorflow.tflite_rules import MOST_AXES, OpCall, Sized, Unknown, index_of
 
 _BINARY: dict[str, Callable[..., Values]] = {
     "ADD": np.add, "SUB": np.subtract, "MUL": np.multiply, "MAXIMUM": np.maximum, "MINIMUM": np.minimum,
@@ -42,14 +42,14 @@ def values_of(op: Operator, sized: Sized) -> list[Values | None]:
         return none
     try:
         with np.errstate(all="ignore"):
-            found = _computed(Call(op, sized), known, sized.dims[op.outputs[0]])
+            found = _computed(OpCall(op, sized), known, sized.dims[op.outputs[0]])
     except (IndexError, ValueError, OverflowError, TypeError, ZeroDivisionError, Unknown):
         return none
     fits = [value.shape == dims for value, dims in zip(found, made, strict=False)]
     return [*found] if all(fits) and len(found) == len(op.outputs) else none
 
 
-def _computed(call: Call, given: list[Values], dims: Dims) -> list[Values]:
+def _computed(call: OpCall, given: list[Values], dims: Dims) -> list[Values]:
     kind, first = call.op.kind, given[0]
     if kind in _BINARY:
         return [np.asarray(_BINARY[kind](first, given[1]))]
@@ -62,33 +62,33 @@ def _computed(call: Call, given: list[Values], dims: Dims) -> list[Values]:
     raise Unknown
 
 
-def _divided(_: Call, given: list[Values], __: Dims) -> list[Values]:
+def _divided(_: OpCall, given: list[Values], __: Dims) -> list[Values]:
     with_rest = np.true_divide(given[0], given[1])
     return [np.asarray(np.trunc(with_rest).astype(given[0].dtype) if given[0].dtype.kind in "iu" else with_rest)]
 
 
-def _cut(call: Call, given: list[Values], dims: Dims) -> list[Values]:
+def _cut(call: OpCall, given: list[Values], dims: Dims) -> list[Values]:
     return [given[0][tuple(slice(at, at + size) for at, size in zip(call.whole(1), dims, strict=True))]]
 
 
-def _split(call: Call, given: list[Values], _: Dims) -> list[Values]:
+def _split(call: OpCall, given: list[Values], _: Dims) -> list[Values]:
     even = call.op.kind == "SPLIT"
     axis = call.whole(0 if even else 2)[0]
     ends = np.cumsum([call.made(place)[axis] for place in range(len(call.op.outputs))])[:-1]
     return list(np.split(given[1] if even else given[0], ends, axis))
 
 
-def _gathered(call: Call, given: list[Values], _: Dims) -> list[Values]:
+def _gathered(call: OpCall, given: list[Values], _: Dims) -> list[Values]:
     if call.setting(1):
         raise Unknown
     return [np.take(given[0], given[1].astype(np.int64), call.setting(0))]
 
 
-def _unpacked(call: Call, given: list[Values], _: Dims) -> list[Values]:
+def _unpacked(call: OpCall, given: list[Values], _: Dims) -> list[Values]:
     return [np.take(given[0], place, call.setting(1)) for place in range(len(call.op.outputs))]
 
 
-_Made = Callable[[Call, list[Values], Dims], list[Values]]
+_Made = Callable[[OpCall, list[Values], Dims], list[Values]]
 _RESHAPED: _Made = lambda call, given, dims: [given[0].reshape(dims)]  # noqa: E731
 _SELECTED: _Made = lambda call, given, dims: [np.where(given[0].astype(bool), given[1], given[2])]  # noqa: E731
 _OTHERS: dict[str, _Made] = {

@@ -20,6 +20,7 @@ from torch._ops import OpOverload
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.importers.torch.flops import OPTIMIZER_FLOPS_PER_ELEMENT, flops_of
 from loadmaster.importers.torch.mutation import GIVEN, landings, maker_of, storage_of, tensors_in, written_by
+from loadmaster.importers.torch.opaque import is_opaque
 from loadmaster.importers.torch.origin import origin_of
 from loadmaster.importers.torch.signature import signature_of, update_signature
 from loadmaster.importers.torch.step import Cut, Trace
@@ -261,6 +262,7 @@ class _TorchWriter:
             colocate=made.overwrites[0] if made.overwrites else None,
             after=[name for name in made.after if name != node.name],
             signature="" if view else _signature(node, op),
+            assumed="arithmetic" if not view and is_opaque(op) else "",
         )
         self._remember(node.name, made.reads)
 

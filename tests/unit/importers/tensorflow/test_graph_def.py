@@ -60,19 +60,32 @@ def test_open_axes_are_announced(tmp_path: Path) -> None:
 
 def test_shapes_in_the_file_win(tmp_path: Path) -> None:
     nodes = [p.node("x", "Placeholder", dtype=p.of_type(1), shape=p.of_shape([4])),
-             p.node("y", "MyOwnOp", ["x"], _output_shapes=p.of_shapes([3, 3], [2]), T=p.of_type(1)),
+             p.node("y", "Split", ["x"], _output_shapes=p.of_shapes([3, 3], [2]), T=p.of_type(1)),
              p.node("z", "Relu", ["y:1"])]  # fmt: skip
     g = load(written(tmp_path, "net.pb", p.graph_def(nodes)))
     assert [g.shape[t] for t in g.makes_of(0)] == [(3, 3), (2,)] and g.shape[g.makes_of(1)[0]] == (2,)
 
 
-def test_ops_that_are_not_known_are_named(tmp_path: Path) -> None:
-    nodes = [p.node("x", "Placeholder", shape=p.of_shape([4])), p.node("y", "MyOwnOp", ["x"])]
-    with pytest.warns(UserWarning, match="MyOwnOp"):
+@pytest.mark.parametrize(
+    ("op", "words"),
+    [("MyOwnOp", "not known: MyOwnOp"), ("While", "loop"), ("StatelessIf", "branch"), ("ReluGrad", "training step"),
+     ("ResourceApplyAdam", "training step"), ("Conv2DBackpropFilter", "training step")],
+)  # fmt: skip
+def test_what_is_not_known_for_certain_is_refused_with_the_way_out(tmp_path: Path, op: str, words: str) -> None:
+    nodes = [p.node("x", "Placeholder", shape=p.of_shape([4])), p.node("y", op, ["x"])]
+    with pytest.raises(ImportFailed, match=words) as refused:
         load(written(tmp_path, "net.pb", p.graph_def(nodes)))
+    assert "tf2onnx" in refused.value.fix
 
 
-def test_a_saved_model_calls_its_functions(tmp_path: Path) -> None:
+def test_a_saved_model_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    path = written(tmp_path, "mine/saved_model.pb", p.saved_model(p.graph_def(p.convnet())))
+    with pytest.raises(ImportFailed, match="SavedModel") as refused:
+        load(path)
+    assert "--saved-model" in refused.value.fix
+
+
+def test_calls_of_functions_are_opened(tmp_path: Path) -> None:
     inner = [p.node("mm", "MatMul", ["a", "b"], T=p.of_type(1)), p.node("r", "Relu", ["mm:product:0"], T=p.of_type(1))]
     body = p.function("serve", ["a", "b"], ["out"], inner, {"out": "r:activations:0"})
     nodes = [
@@ -81,10 +94,22 @@ def test_a_saved_model_calls_its_functions(tmp_path: Path) -> None:
         p.node("call", "StatefulPartitionedCall", ["x", "w"], f=p.of_function("serve")),
         p.node("id", "Exp", ["call"], T=p.of_type(1)),
     ]
-    path = written(tmp_path, "mine/saved_model.pb", p.saved_model(p.graph_def(nodes, [body])))
-    g = load(path)
-    assert g.name == "mine" and g.op_name == ("call/mm", "call/r", "id")
+    g = load(written(tmp_path, "mine.pb", p.graph_def(nodes, [body])))
+    assert g.op_name == ("call/mm", "call/r", "id")
     assert list(map(int, g.flops)) == [2 * 2 * 3 * 5, 10, 10]
+
+
+def test_numbers_written_as_bytes_are_read_from_text_too(tmp_path: Path) -> None:
+    """TensorFlow writes the constants of a text as escaped bytes; here the shape (2, 8) of a Reshape."""
+    text = TEXT.replace("size: -1", "size: 1").replace(
+        "# the end",
+        """
+node { name: "to" op: "Const" attr { key: "value" value { tensor { dtype: DT_INT32 tensor_shape { dim { size: 2 } }
+  tensor_content: "\\002\\000\\000\\000\\002\\000\\x00\\000" } } } }
+node { name: "flat" op: "Reshape" input: "layer/z" input: "to" attr { key: "T" value { type: DT_FLOAT } } }""",
+    )
+    g = load(written(tmp_path, "a.pbtxt", text))
+    assert g.shape[g.makes_of(2)[0]] == (2, 2)
 
 
 def test_text_is_the_same_as_bytes(tmp_path: Path) -> None:
@@ -115,7 +140,7 @@ def test_cost_graph_by_hand(tmp_path: Path) -> None:
         ("a.pb", p.graph_def([p.node("y", "Relu", ["gone"])]), ImportFailed, "gone"),
         ("a.pb", p.graph_def([p.node("y", "Relu", ["z"]), p.node("z", "Relu", ["y"])]), ImportFailed, "itself"),
         ("a.pb", p.graph_def([p.node("y", "NoOp"), p.node("y", "NoOp")]), ImportFailed, "same name"),
-        ("a.pb", p.saved_model(b""), ImportFailed, "no node"),
+        ("a.pb", p.saved_model(b""), ImportFailed, "SavedModel"),
         ("a.pb", p.graph_def(p.convnet())[:-9], UnreadableFile, "bytes"),
         ("a.pbtxt", "node { name: ", UnreadableFile, "brace"),
         ("a.pbtxt", "hello", UnreadableFile, "no node"),
