@@ -53,10 +53,6 @@ def of_text(text: str) -> bytes:
     return field(2, text)
 
 
-def of_flag(flag: bool) -> bytes:
-    return field(5, int(flag))
-
-
 def of_numbers(values: Sequence[int]) -> bytes:
     return field(1, b"".join(field(3, v) for v in values))
 
