@@ -87,10 +87,25 @@ def place(module: nn.Module, plan: Planned, *, devices: Sequence[str | torch.dev
 def module_devices(
     plan: Planned, devices: Sequence[str | torch.device] | None = None
 ) -> tuple[dict[str, int], Sequence[torch.device]]:
-    """The device that has most ops of each module path, and a torch device for each device of the plan: for what takes
-    a plan as a map of devices and can do with modules that are split."""
+    """The device of each module path, and a torch device for each device of the plan, where no module is known but by
+    its path; refuses a plan that splits one."""
     scopes, numbers, places = _ops_of(plan, devices)
-    return {path: of.most_common(1)[0][0] for path, of in _counted(scopes, numbers).items()}, places
+    seen = _counted(scopes, numbers)
+    around = _around(seen)
+    _refuse_split([path for path, of in seen.items() if len(of) > 1 and path not in around])
+    return {path: of.most_common(1)[0][0] for path, of in seen.items()}, places
+
+
+def _around(paths: Iterable[str]) -> set[str]:
+    """The modules that have others in them."""
+    return {path[:at] for path in paths for at, letter in enumerate(path) if letter == "."} | {""}
+
+
+def _refuse_split(split: Sequence[str]) -> None:
+    if split:
+        shown = ", ".join(split[:_SHOWN]) + (f" and {len(split) - _SHOWN} more" if len(split) > _SHOWN else "")
+        what = f"the plan splits {len(split)} modules: {shown}"
+        raise InvalidPlan(what, "place", "plan with --granularity module or block, or run this plan with lm.apply")
 
 
 def _counted(scopes: Sequence[str], numbers: Sequence[int]) -> dict[str, Counter[int]]:
@@ -130,12 +145,8 @@ def _whole(module: nn.Module, scopes: Sequence[str], numbers: Sequence[int]) -> 
     several devices (masks, sums of all layers): it counts as on the one that has most."""
     seen = _counted(scopes, numbers)
     weighty = {name for name, part in module.named_modules() if any(True for _ in part.parameters(recurse=False))}
-    around = {path[:at] for path in seen for at, letter in enumerate(path) if letter == "."} | {""}
-    split = [path for path, of in seen.items() if len(of) > 1 and (path in weighty or path not in around)]
-    if split:
-        shown = ", ".join(split[:_SHOWN]) + (f" and {len(split) - _SHOWN} more" if len(split) > _SHOWN else "")
-        what = f"the plan splits {len(split)} modules: {shown}"
-        raise InvalidPlan(what, "place", "plan with --granularity module or block, or run this plan with lm.apply")
+    around = _around(seen)
+    _refuse_split([path for path, of in seen.items() if len(of) > 1 and (path in weighty or path not in around)])
     return {path: of.most_common(1)[0][0] for path, of in seen.items()}
 
 
