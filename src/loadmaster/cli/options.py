@@ -115,5 +115,6 @@ Ray = Annotated[
         "--ray", metavar="auto|ADDRESS", help="Work on a Ray cluster: this machine's, or that at the address."
     ),
 ]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show all tables: methods, devices, links, memory, groups.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

@@ -58,24 +58,25 @@ def save(found: PipelineResult, path: Path | None, schedule: Path | None) -> lis
     return told
 
 
-def tell(found: PipelineResult, told: list[str]) -> None:
-    """Prints the pipeline: its stages, its picture, and the hand-made schedules beside it."""
+def tell(found: PipelineResult, told: list[str], verbose: bool) -> None:
+    """Prints what was written and, with `verbose`, the stages, their picture and the hand-made schedules beside it."""
     from loadmaster.report.pipeline import picture, stage_rows
     from loadmaster.report.terminal import console, pipelines_table
 
     screen, base = console(), found.base
-    batch = f"{found.microbatches} microbatch{'es' if found.microbatches > 1 else ''}"
-    screen.print(f"{base.source.name}: {base.num_ops:,} ops a microbatch, {batch} on {base.cluster.name}", "", sep="\n")
-    screen.print(pipelines_table(found))
+    if verbose:
+        batch = f"{found.microbatches} microbatch{'es' if found.microbatches > 1 else ''}"
+        where = f"{batch} on {base.cluster.name}"
+        screen.print(f"{base.source.name}: {base.num_ops:,} ops a microbatch, {where}", "", sep="\n")
+        screen.print(pipelines_table(found))
+        print("\n".join(["", *picture(found, shutil.get_terminal_size((100, 24)).columns), ""]))
     if found.coupled:
         count, first = len(found.coupled), found.coupled[0]
         print(f"{count} ops couple the samples of a batch ('{first}'): they see those of a microbatch only.")
-    print()
     for row in stage_rows(found):
         modules = " … ".join(dict.fromkeys(filter(None, (row["first_module"], row["last_module"])))) or "-"
         print(f"stage {row['stage']} on {', '.join(row['devices'])}: {modules}")
-    print()
-    print("\n".join([*picture(found, shutil.get_terminal_size((100, 24)).columns), *told]))
+    print("\n".join(told), end="\n" if told else "")
 
 
 def summary(found: PipelineResult, misfit: LoadmasterError | None) -> str:

@@ -17,6 +17,7 @@ from loadmaster.errors import InvalidSetting, LoadmasterError
 
 if TYPE_CHECKING:
     from loadmaster.problem import Problem
+    from loadmaster.report.explain import Report
     from loadmaster.search import Budget, Invocation, Result
 
 
@@ -98,11 +99,11 @@ def _op_by_op(problem: Problem, asked: Asked) -> Result:
     return stages.fit(result, asked.budget, asked.seed, asked.recompute, asked.offload)
 
 
-def save(found: Found, asked: Asked) -> tuple[LoadmasterError | None, Path | None]:
+def save(found: Found, asked: Asked, report: Report | None) -> tuple[LoadmasterError | None, Path | None]:
     """(the error of a plan that does not fit, which is not saved; the graph of parts beside the plan)"""
     misfit = stages.save_or_explain(found.result, asked.limit, asked.save, found.baselines)
     beside = splits.save_graph(found.parts, asked.save if misfit is None else None)
-    reports.write_files(found.result, list(found.baselines.values()), asked.report, asked.trace)
+    reports.write_files(found.result, list(found.baselines.values()), asked.report, asked.trace, report)
     return misfit, beside
 
 

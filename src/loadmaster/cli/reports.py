@@ -12,7 +12,8 @@ import typer
 
 from loadmaster.cli import splits, stages, words
 from loadmaster.cli.guarding import print_json
-from loadmaster.cli.options import OBJECTIVES, Debug, Json, MemoryLimit, Report, Trace, known_objective
+from loadmaster.cli.options import OBJECTIVES, Debug, Json, MemoryLimit, Trace, Verbose, known_objective
+from loadmaster.cli.options import Report as ReportFile
 from loadmaster.errors import InvalidSetting, LoadmasterError, printable
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from loadmaster.graph import Graph
     from loadmaster.plans import Plan
     from loadmaster.problem import Problem
-    from loadmaster.report.explain import Explanation
+    from loadmaster.report.explain import Report
     from loadmaster.search import Result
     from loadmaster.simulator.arenas import Arenas
 
@@ -55,16 +56,17 @@ def explain(
     objective: Goal = None,
     memory_limit: MemoryLimit = None,
     seconds: Annotated[float, typer.Option("--seconds", min=0.01, help="Time to try alternatives.")] = 4.0,
-    report: Report = None,
+    report: ReportFile = None,
     trace: Trace = None,
     policy: OfPolicy = None,
     save: Annotated[
         Path | None, typer.Option("--save", metavar="FILE", help="Write the better plan that the trials find, if any.")
     ] = None,
+    verbose: Verbose = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Explain a saved plan: where time and memory go, why each group is where it is, what would help.
+    """Explain a saved plan: how good it is, what holds it up, what fills the memory, what to do next.
 
     With --policy, also what a learned policy says of the model there, what that goes with, and where it is unsure.
     """
@@ -75,55 +77,75 @@ def explain(
     result = _as_result(problem, saved, plan)
     said = {} if policy is None else {"policy": _summary_of(problem, saved, policy)}
     with stages.status("trying alternatives"):
-        found = explained(result, others, seconds=seconds)
+        found = explained(result, others, seconds=seconds, saved=str(plan))
     write_files(result, [], report, trace, found)
-    better = None if save is None else _save_better(result, found, save)
+    better = None if save is None else _save_better(found, save)
     if json:
         wrote = {} if save is None else {"saved": None if better is None else better.value}
         print_json({**found.to_json(), **said, **wrote})
         return
-    from loadmaster.report.gantt import print_gantt
-    from loadmaster.report.policy import policy_text
-    from loadmaster.report.schedule import Schedule
-    from loadmaster.report.terminal import console
+    tell_report(found, result, verbose)
+    if said:
+        from loadmaster.report.policy import policy_text
 
-    screen = console()
-    print_gantt(screen, Schedule.of(problem, saved, result.timeline))
-    texts = [found.text(), *(policy_text(summary) for summary in said.values())]
-    screen.print("", "\n".join(texts), sep="\n", markup=False, soft_wrap=True, end="")
+        print(printable(policy_text(said["policy"])))
     tell_files(report, trace)
     if save is not None:
         print("no better plan was found; nothing was saved" if better is None else f"better plan written to {save}")
 
 
-def _save_better(result: Result, found: Explanation, path: Path) -> Result | None:
-    """The plan that the trials found, checked, simulated and saved; None where they found none that fits."""
-    from loadmaster.report.explain import better_result
+def tell_report(found: Report, result: Result, verbose: bool) -> None:
+    """The four answers; with `verbose` the timeline before them and all tables after."""
+    from loadmaster.report.drawing import print_timeline
+    from loadmaster.report.schedule import Schedule
+    from loadmaster.report.screen import console
+    from loadmaster.report.words import answer_lines
 
-    better = better_result(result, found)
-    if better is None or not better.fits:
+    screen = console()
+    if verbose:
+        print_timeline(screen, Schedule.of(result.problem, result.plan, result.timeline))
+    text = found.text() if verbose else "\n".join(answer_lines(found))
+    screen.print(text, markup=False, soft_wrap=True)
+
+
+def _save_better(found: Report, path: Path) -> Result | None:
+    """The plan that the trials found, saved; None where they found none that fits."""
+    if found.better is None or not found.better.fits:
         return None
-    better.save(path)
-    return better
+    found.better.save(path)
+    return found.better
 
 
 def diff(
     before: Annotated[Path, typer.Argument(metavar="BEFORE", help="A plan that 'loadmaster plan --save' wrote.")],
-    after: Annotated[Path, typer.Argument(metavar="AFTER", help="Another plan of the same model and cluster.")],
+    after: Annotated[Path, typer.Argument(metavar="AFTER", help="Another plan of the model, on any cluster.")],
     model: OfModel = None,
-    on: Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="Their cluster.")] = None,
+    on: OnMany = None,
     objective: Goal = None,
     memory_limit: MemoryLimit = None,
+    report: ReportFile = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show what changed between two saved plans, and what each change is worth."""
-    from loadmaster.files import load_plan
+    """Say what makes one saved plan faster or smaller than another: whole or split, fused or not, of any batch."""
     from loadmaster.report.diff import diff as difference
 
-    problem, first, _ = read_plan(before, model, [on] if on else [], objective, words.size_of(memory_limit))
-    found = difference(problem, first, load_plan(after))
-    print(json_text.dumps(found.to_json(), indent=2) if json else printable(found.text()), end="\n" if json else "")
+    check_targets(report)
+    limit = words.size_of(memory_limit)
+    read = [(path, *read_plan(path, model, on or [], objective, limit)[:2]) for path in (before, after)]
+    first, second = (_as_result(problem, plan, path) for path, problem, plan in read)
+    found = difference(first, second)
+    if report is not None:
+        from loadmaster.report.explain import explain as explained
+        from loadmaster.report.html import write_report
+
+        with stages.status("explaining"):
+            write_report(report, second, explained(second, saved=str(after)), [], found)
+    if json:
+        print_json(found.to_json())
+        return
+    print(printable(found.text()), end="")
+    tell_files(report, None)
 
 
 def plot(
@@ -162,7 +184,7 @@ def plot(
 
 
 def _plot_plan(out: Path, problem: Problem, saved: Plan, what: str, policy: str) -> None:
-    from loadmaster.report.plot import plot_memory, plot_timeline
+    from loadmaster.report.drawing import plot_memory, plot_pipeline, plot_timeline
     from loadmaster.report.schedule import Schedule
     from loadmaster.simulator import simulate
 
@@ -171,8 +193,6 @@ def _plot_plan(out: Path, problem: Problem, saved: Plan, what: str, policy: str)
 
         plot_policy(out, _summary_of(problem, saved, policy))
         return
-    from loadmaster.report.bubbles import plot_pipeline
-
     draw = {"timeline": plot_timeline, "memory": plot_memory, "pipeline": plot_pipeline}[what]
     draw(out, Schedule.of(problem, saved, simulate(problem, saved)))
 
@@ -301,6 +321,14 @@ def _as_result(problem: Problem, plan: Plan, path: Path) -> Result:
 # Files about a result
 
 
+def report_of(result: Result, saved: Path | None) -> Report:
+    """The report of a result that is `saved` there, if anywhere."""
+    from loadmaster.report.explain import explain as explained
+
+    with stages.status("trying what would help"):
+        return explained(result, saved=None if saved is None else str(saved))
+
+
 def check_targets(*targets: Path | None) -> None:
     """Refuses files that could not be written before anything is searched for."""
     for target in targets:
@@ -313,17 +341,15 @@ def write_files(
     compared: Sequence[Result],
     report: Path | None,
     trace: Path | None,
-    found: Explanation | None = None,
+    found: Report | None = None,
 ) -> None:
     """The page and the trace of a result, where they are asked for."""
     from loadmaster.report.schedule import Schedule
 
     if report is not None:
-        from loadmaster.report.explain import explain as explained
         from loadmaster.report.html import write_report
 
-        with stages.status("explaining"):
-            write_report(report, result, found or explained(result), compared)
+        write_report(report, result, found or report_of(result, None), compared)
     if trace is not None:
         from loadmaster.report.chrome_trace import write_trace
 

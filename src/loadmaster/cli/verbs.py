@@ -51,6 +51,7 @@ from loadmaster.cli.options import (
     SplitOps,
     Trace,
     Training,
+    Verbose,
 )
 from loadmaster.cli.shelves import plans_app, zoo_app
 from loadmaster.errors import InvalidSetting
@@ -154,6 +155,7 @@ def plan(
     save: Save = None,
     report: Report = None,
     trace: Trace = None,
+    verbose: Verbose = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -193,8 +195,13 @@ def plan(
         found = replace(found, result=replace(found.result, asked=invocation))
         misfit = stages.save_or_explain(found.result, limit, None)
         told = pipelines.save(found, save if misfit is None else None, schedule)
-        reports.write_files(found.result, [], report, trace)
-        print(pipelines.summary(found, misfit)) if json else pipelines.tell(found, told)
+        said = None if json and report is None else reports.report_of(found.result, save)
+        reports.write_files(found.result, [], report, trace, said)
+        if json or said is None:
+            print(pipelines.summary(found, misfit))
+        else:
+            reports.tell_report(said, found.result, verbose=False)
+            pipelines.tell(found, told, verbose)
         finish(misfit)
         return
     asked = planning.Asked(
@@ -218,12 +225,18 @@ def plan(
         invocation=invocation,
     )
     plans = planning.find(problem, asked)
-    misfit, beside = planning.save(plans, asked)
-    if json:
+    said = None if json and report is None else reports.report_of(plans.result, save)
+    misfit, beside = planning.save(plans, asked, said)
+    if json or said is None:
         print_json(with_error(planning.summary(plans, asked), misfit))
-    else:
-        _show_methods(problem, choice, planning.rows(plans, asked), save if misfit is None else None)
-        planning.tell(plans, asked, beside)
+        finish(misfit)
+        return
+    reports.tell_report(said, plans.result, verbose)
+    if verbose:
+        _show_methods(problem, choice, planning.rows(plans, asked), None)
+    if save is not None and misfit is None:
+        print(f"plan written to {save}")
+    planning.tell(plans, asked, beside)
     finish(misfit)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loadmaster.catalog.wording import DEFAULT, fitting, fused, with_settings
 from loadmaster.errors import InvalidSetting, MissingExtra, UnwritableFile
 
 if TYPE_CHECKING:
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
     from loadmaster.problem import Problem
     from loadmaster.search import Budget
 
+__all__ = ["fitting", "fused", "with_settings"]  # as verbs ask for them
+
 DEFAULT_SECONDS = 10.0  # what one waits for a first answer
-PLACEMENT = "placement"  # the part of the default that fuses nothing
 
 
 def default_method() -> str:
     """What `plan` runs where no method is named."""
-    return "auto"
+    return DEFAULT
 
 
 def split_specs(text: str) -> list[str]:
@@ -43,27 +45,6 @@ def split_specs(text: str) -> list[str]:
         else:
             specs.append(part.strip())
     return list(dict.fromkeys(specs))
-
-
-def fused(spec: str, fusion: str) -> str:
-    """The method under what --fusion says: auto lets it decide, none is told to those that fuse by default, greedy
-    fuses before it plans."""
-    default = spec.partition(":")[0] == default_method()
-    if fusion == "none" and default:
-        return with_settings(spec, "fusion=none")
-    return f"greedy-fusion:inner=[{PLACEMENT if spec == default_method() else spec}]" if fusion == "greedy" else spec
-
-
-def fitting(spec: str, recompute: str, offload: str) -> str:
-    """The method, told what it may not do to make a plan fit, where it does that by itself."""
-    refused = [f"{name}=no" for name, way in (("recompute", recompute), ("offload", offload)) if way == "none"]
-    default = spec.partition(":")[0] == default_method()
-    return with_settings(spec, ",".join(refused)) if refused and default else spec
-
-
-def with_settings(spec: str, settings: str) -> str:
-    """The spec of a method with more settings."""
-    return f"{spec}{',' if ':' in spec else ':'}{settings}"
 
 
 def whole(spec: str, granularity: str, stages: bool = False) -> str:

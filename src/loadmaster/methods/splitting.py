@@ -27,7 +27,7 @@ from loadmaster.passes.splitting.sharding import WAYS, Way
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Method, Result, Score, Search, as_budget, solve
-from loadmaster.simulator import Timeline
+from loadmaster.simulator import Timeline, simulate
 
 FIRST_SHARE = 0.35  # of the budget, for the plan without splits
 TRIALS_SHARE = 0.35  # for all trials together
@@ -88,6 +88,17 @@ def solve_split(
     if before.score <= result.score:
         found = SplitResult(before, (), before)
     return min(_sharded(problem, reprice, found, seed), key=lambda one: one.result.score)
+
+
+def after_one_split(
+    problem: Problem, reprice: Callable[[Graph], Problem], plan: Plan, budget: Budget, seed: int = 0
+) -> Score | None:
+    """What a plan of whole ops comes to with its first split; None where none that is tried makes it better. A look
+    ahead of `solve_split`, which goes on from there."""
+    line = simulate(problem, plan)
+    trial = _Trial(problem, plan, Score(line.over_bytes, problem.value(line)), ())
+    better = _Trials(reprice, budget, seed).best(trial)
+    return None if better is None else better.score
 
 
 def _sharded(

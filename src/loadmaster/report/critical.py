@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
+from loadmaster.report.modules import folded, paths_of
 from loadmaster.report.schedule import Schedule
-from loadmaster.report.scopes import folded, paths_of
 
 Why = Literal["start", "data", "order", "device", "link", "host"]
 MOST_SCOPES = 24  # rows of a table that fit on a screen

@@ -1,262 +1,233 @@
-"""diff: what changed between two plans of one problem, and what each change is worth.
+"""diff: what makes one plan faster or smaller than another, in a few lines that add up to the difference.
 
-A difference of two whole plans says little: hundreds of ops moved and the step is shorter. So the way from one to the
-other is walked in a fixed order (kernels apart, groups of ops moved, kernels fused, order taken over) and simulated
-after each step; the worths add up to the whole difference exactly. A change is worth what it brings there, after those
-before it; of moves it is also told what each would bring alone.
+A step is the sum of the pieces of its critical path, so two steps differ by what each module has on the two paths; a
+peak is the sum of what is alive then. Both are grouped by module, folded to at most six, the largest difference first.
+Ops are matched by the modules they come from: plans of one model compare whether they split ops, fuse them or are for
+other batches and clusters; steps of several microbatches count for each.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
-from loadmaster.graph.columns import Ints, ints
-from loadmaster.plans import Plan, check, without_additions
-from loadmaster.plans.additions import same_additions
-from loadmaster.plans.expansion import whole
-from loadmaster.problem import Problem
+from loadmaster.errors import InvalidSetting
+from loadmaster.graph import INPUT
+from loadmaster.passes.splitting import sharded_of, splits_of
+from loadmaster.pipelines.pipelined import pipelined_of
 from loadmaster.problem.objective import Objective
-from loadmaster.report.grids import Grid, grid_text, share_text, signed
-from loadmaster.report.groups import Group, groups_of
+from loadmaster.report.critical import critical_path
+from loadmaster.report.drawing import drawing_of, svg
+from loadmaster.report.grids import percent, signed
+from loadmaster.report.memory import peaks
+from loadmaster.report.modules import Path, folded, paths_of
 from loadmaster.report.schedule import Schedule
-from loadmaster.report.trials import Trials
-from loadmaster.report.units import size_text, value_text
-from loadmaster.simulator import Scores, simulate
+from loadmaster.report.units import size_text, time_text
+from loadmaster.search import Result
 
-MOST_MOVES = 60  # each is simulated, and more are no help to a reader
-ADDED = "recomputed ops, offloaded tensors"
-Kind = Literal["taken back", "kernels split", "moved", "kernels fused", "order", "added"]
-
-
-@dataclass(frozen=True)
-class PlanCost:
-    """What a plan costs, in the numbers that a diff compares.
-
-    Attributes:
-        step_ns: of the step.
-        peak_bytes: largest of any device.
-        over_bytes: over the memory of the devices.
-        value: of the objective.
-    """
-
-    step_ns: int
-    peak_bytes: int
-    over_bytes: int
-    value: int
+MOST_LINES = 6
+COLUMNS = 360  # of the overlay
+PARTS = ("computing", "sending", "launching")
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change, made after those before it.
+    """What one module has to do with the difference.
 
     Attributes:
-        kind: "taken back" or "added" (ops that a plan adds), "kernels split", "moved", "kernels fused" or "order".
-        name: of the group of ops, or what changes.
-        ops: how many it is about.
-        source, target: devices, for a move; "" otherwise.
-        worth: what the objective then changes by: negative is better.
-        alone: of a move: what the objective changes by if this move alone is made; None otherwise.
-        after: what the plan costs with all changes so far.
+        name: module path, folded.
+        before, after: on the critical path in ns, or at the peak in bytes.
+        parts: what changed most in it: computing or sending, or a role of tensors.
     """
 
-    kind: Kind
     name: str
-    ops: int
-    source: str
-    target: str
-    worth: int
-    alone: int | None
-    after: PlanCost
+    before: int
+    after: int
+    part: str
+
+    @property
+    def worth(self) -> int:
+        return self.after - self.before
 
 
 @dataclass(frozen=True)
 class Difference:
-    """From `before` to `after`, change by change; what they are worth adds up to the difference exactly.
+    """From one plan to another; the changes add up to the whole difference.
 
     Attributes:
-        objective: that worths are of.
-        before, after: what the two plans cost.
-        changes: in the order in which they are made; none where the plans are the same.
+        objective: of the second plan; memory: changes are bytes at the largest peaks, else ns of the steps.
+        before, after: of a step, or the peak, for each microbatch and, where batches differ, for each sample.
+        per: what that is for: "step", "microbatch" or "sample".
+        changes: at most six, the largest first.
+        plans: what the two are, in words.
+        results: the two themselves.
     """
 
     objective: Objective
-    before: PlanCost
-    after: PlanCost
+    before: float
+    after: float
+    per: str
     changes: tuple[Change, ...]
+    plans: tuple[str, str]
+    results: tuple[Result, Result]
 
     @property
-    def worth(self) -> int:
-        """What the objective changes by from the first plan to the second, in its unit; negative is better."""
-        return sum(change.worth for change in self.changes)
+    def worth(self) -> float:
+        """What the first plan's value changes by; negative is better."""
+        return self.after - self.before
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain data (schema loadmaster.difference/1)."""
-        return {
-            "schema": "loadmaster.difference/1",
-            **asdict(self),
-            "objective": self.objective.name,
-            "worth": self.worth,
-        }
+    def _shown(self, value: float) -> str:
+        return size_text(value) if self.objective.of_memory else time_text(value)
+
+    def headline(self) -> str:
+        """The difference in a sentence."""
+        what = "The largest peak" if self.objective.of_memory else f"A {self.per}"
+        better = "less" if self.worth < 0 else "more"
+        share = percent(abs(self.worth), self.before)
+        first, second = self.plans
+        change = f"{self._shown(self.before)} ({first}) to {self._shown(self.after)} ({second})"
+        return f"{what} goes from {change}: {share} {better}." if self.worth else f"{what} takes the same: {change}."
+
+    def lines(self) -> list[str]:
+        """A line for each change."""
+        found = []
+        for change in self.changes:
+            share = f", {percent(change.worth, self.worth)} of the difference" if self.worth else ""
+            times = f"{self._shown(change.before)} to {self._shown(change.after)}"
+            said = signed(change.worth, self._shown)
+            found.append(f"{change.name}: {said} ({times} {self._where()}{share}; most of it {change.part}).")
+        return found
+
+    def _where(self) -> str:
+        return "at the peak" if self.objective.of_memory else "of the critical path"
 
     def text(self) -> str:
-        """In words, a line a change."""
-        return _in_words(self)
+        """In words."""
+        return "\n".join([self.headline(), *(f"  {line}" for line in self.lines())]) + "\n"
+
+    def overlay(self) -> str:
+        """The two steps one above the other on one axis, as SVG."""
+        drawings = [drawing_of(_schedule(result), COLUMNS) for result in self.results]
+        longest = max(drawing.step_ns for drawing in drawings)
+        parts = []
+        for drawing, plan in zip(drawings, self.plans, strict=True):
+            width = max(240, round(900 * drawing.step_ns / max(1, longest)))
+            parts.append(f"<h3>{plan}</h3>{svg(drawing, width)}")
+        return "".join(parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data (schema loadmaster.difference/2)."""
+        rows = [{**asdict(change), "worth": change.worth} for change in self.changes]
+        facts = {"objective": self.objective.name, "before": self.before, "after": self.after, "per": self.per}
+        return {"schema": "loadmaster.difference/2", **facts, "worth": self.worth, "changes": rows}
 
 
-def diff(problem: Problem, plan_a: Plan, plan_b: Plan) -> Difference:
-    """What each difference between two plans is worth: takes kernels of a apart, moves groups of ops, fuses as b does,
-    and last takes over b's order, and simulates after each. Where plans add other ops to the graph, what a adds is
-    taken back first, and what b adds comes last.
+def diff(before: Result, after: Result) -> Difference:
+    """What makes one plan of a model faster or smaller than another.
 
     >>> from loadmaster import GraphBuilder, Plan, price
+    >>> from loadmaster.report.explain import replayed
     >>> g = GraphBuilder("tiny")
     >>> ops = [g.op(f"op{i}", "task", [], [], time_ns=100) for i in range(2)]
     >>> problem = price(g.build(), "2xp100-pcie")
-    >>> found = diff(problem, Plan.of(problem, [0, 0]), Plan.of(problem, [0, 1]))
-    >>> found.worth, [(change.kind, change.source, change.target) for change in found.changes]
-    (-100, [('moved', 'p100-pcie:0', 'p100-pcie:1')])
+    >>> one, two = (replayed(problem, Plan.of(problem, device)) for device in ([0, 0], [0, 1]))
+    >>> diff(one, two).worth
+    -100.0
 
     Args:
-        problem: of which both are plans: InvalidPlan otherwise.
-        plan_a, plan_b: from, to. At most 60 groups of moved ops are told apart, each simulated twice.
+        before, after: of `plan`, `solve` or `replayed`; of one model, on any clusters, whole or split.
     """
-    for plan in (plan_a, plan_b):
-        check(plan, problem)
-    if same_additions(plan_a.added, plan_b.added):
-        return _same_ops(whole(problem, plan_a), plan_a, plan_b)
-    bare_a, bare_b = (without_additions(problem, plan) for plan in (plan_a, plan_b))
-    trail = _Trail(problem, _cost(problem, plan_a))
-    if plan_a.added is not None:
-        trail.add("taken back", ADDED, np.ones(len(plan_a.added)), _cost(problem, bare_a))
-    trail.changes += _same_ops(whole(problem, bare_a), bare_a, bare_b).changes
-    trail.cost, last = _cost(problem, bare_b), _cost(problem, plan_b)
-    if plan_b.added is not None:
-        trail.add("added", ADDED, np.ones(len(plan_b.added)), last)
-    return Difference(problem.objective, trail.first, last, tuple(trail.changes))
-
-
-def _same_ops(problem: Problem, plan_a: Plan, plan_b: Plan) -> Difference:
-    meet = _meet(plan_a.kernel, plan_b.kernel)
-    split = replace(plan_a, kernel=meet)
-    trail = _Trail(problem, _cost(problem, plan_a))
-    if not np.array_equal(meet, plan_a.kernel):
-        trail.add(
-            "kernels split",
-            "kernels of the first plan only",
-            _in_other_kernels(plan_a.kernel, meet),
-            _cost(problem, split),
-        )
-    _add_moves(trail, problem, split, plan_b.device)
-    if not np.array_equal(meet, plan_b.kernel):
-        fused = replace(split, device=plan_b.device, kernel=plan_b.kernel)
-        trail.add(
-            "kernels fused",
-            "kernels of the second plan only",
-            _in_other_kernels(plan_b.kernel, meet),
-            _cost(problem, fused),
-        )
-    last = _cost(problem, plan_b)
-    if trail.cost != last or not _same_order(plan_a, plan_b):
-        trail.add("order", "order of ops and transfers", plan_a.rank != plan_b.rank, last)
-    return Difference(problem.objective, trail.first, last, tuple(trail.changes))
-
-
-class _Trail:
-    """The costs on the way from one plan to the other."""
-
-    def __init__(self, problem: Problem, first: PlanCost) -> None:
-        self.problem, self.first, self.cost = problem, first, first
-        self.changes: list[Change] = []
-
-    def add(
-        self,
-        kind: Kind,
-        name: str,
-        ops: Any,
-        cost: PlanCost,
-        ends: tuple[str, str] = ("", ""),
-        alone: int | None = None,
-    ) -> None:
-        worth = cost.value - self.cost.value
-        self.changes.append(Change(kind, name, int(np.sum(ops)), *ends, worth, alone, cost))
-        self.cost = cost
-
-
-def _add_moves(trail: _Trail, problem: Problem, plan: Plan, target: Ints) -> None:
-    """Groups with the same way from device to device; those that gain most alone go first."""
-    schedule = Schedule.of(problem, plan, simulate(problem, plan))
-    trials, devices, names = Trials.of(schedule), problem.num_devices, problem.cluster.device_names
-    time_ns = ints(schedule.end_ns - schedule.start_ns)
-    ways = ints(schedule.device * devices + target[schedule.heads])
-    groups = [
-        g for g in groups_of(schedule.problem, ways, time_ns, MOST_MOVES) if g.device // devices != g.device % devices
+    for name, given in (("before", before), ("after", after)):
+        if not isinstance(given, Result):
+            fix = "give Results: of plan, solve, or loadmaster.report.explain.replayed(problem, plan)"
+            raise InvalidSetting.instead_of("result", given, f"diff: {name}", fix)
+    memory = after.problem.objective.of_memory
+    tables = [_at_peak(_schedule(result)) if memory else _on_path(_schedule(result)) for result in (before, after)]
+    counts, per = _counts(before, after, memory)
+    scaled = [
+        {key: nbytes / count for key, nbytes in table.items()} for table, count in zip(tables, counts, strict=True)
     ]
-    moves = [(group.kernels, group.device % devices) for group in groups]
-    if not groups:
-        return
-    alone = _costs(trials.problem, trials.score(schedule.device, [[move] for move in moves]))
-    order = sorted(range(len(groups)), key=lambda g: (alone[g].over_bytes, alone[g].value))
-    ahead = _costs(
-        trials.problem, trials.score(schedule.device, [[moves[g] for g in order[: n + 1]] for n in range(len(order))])
-    )
-    start = trail.cost.value
-    for g, cost in zip(order, ahead, strict=True):
-        group: Group = groups[g]
-        ends = names[group.device // devices], names[group.device % devices]
-        ops = schedule.members[group.kernels].sum()
-        trail.add("moved", group.name, ops, cost, ends, alone[g].value - start)
+    changes = _changes(*scaled)
+    totals = [sum(table.values()) for table in scaled]
+    plans = (_plan_words(before, "before"), _plan_words(after, "after"))
+    return Difference(after.problem.objective, totals[0], totals[1], per, changes, plans, (before, after))
 
 
-def _costs(problem: Problem, scores: Scores) -> list[PlanCost]:
-    columns = (scores.step_ns, scores.peak_bytes.max(axis=1), scores.over_bytes, scores.objective(problem))
-    return [PlanCost(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+def _schedule(result: Result) -> Schedule:
+    return Schedule.of(result.problem, result.plan, result.timeline)
 
 
-def _cost(problem: Problem, plan: Plan) -> PlanCost:
-    line = simulate(problem, plan)
-    return PlanCost(line.step_ns, int(line.peak_bytes.max()), line.over_bytes, problem.value(line))
+Table = dict[tuple[Path, str], float]
 
 
-def _meet(one: Ints, other: Ints) -> Ints:
-    """Ops that are one kernel in both plans. No kernel of these waits for itself: a loop would be one in both plans."""
-    _, first, which = np.unique(one * len(one) + other, return_index=True, return_inverse=True)
-    return ints(first[which])
+def _on_path(schedule: Schedule) -> Table:
+    """(module, part) -> ns of the critical path."""
+    path, where = critical_path(schedule), paths_of(schedule.problem.graph)
+    found: Table = defaultdict(float)
+    for piece in path.pieces:
+        kernel = piece.index if piece.kind == "op" else int(schedule.maker[schedule.send_tensor[piece.index]])
+        module = where[kernel] if kernel >= 0 else ()
+        found[module, PARTS[0] if piece.kind == "op" else PARTS[1]] += piece.length_ns
+    if path.host_ns:
+        found[(), PARTS[2]] += path.host_ns
+    return found
 
 
-def _in_other_kernels(kernel: Ints, meet: Ints) -> Ints:
-    """[ops] 1 for every op of a kernel that is not one in both plans."""
-    return ints(np.isin(kernel, kernel[kernel != meet]))
+def _at_peak(schedule: Schedule) -> Table:
+    """(module, role) -> bytes of the largest peak."""
+    most = max(peaks(schedule), key=lambda peak: peak.peak_bytes)
+    found: Table = defaultdict(float)
+    for part in most.parts:
+        found[tuple(part.scope.split(".")), part.role] += part.nbytes
+    return found
 
 
-def _same_order(one: Plan, other: Plan) -> bool:
-    if not np.array_equal(one.rank, other.rank) or (one.send_rank is None) != (other.send_rank is None):
-        return False
-    return one.send_rank is None or other.send_rank is None or np.array_equal(one.send_rank, other.send_rank)
+def _changes(before: Table, after: Table) -> tuple[Change, ...]:
+    """Folded so that the modules with the largest differences have a line of their own."""
+    keys = sorted({*before, *after})
+    weight = [round(abs(after.get(key, 0) - before.get(key, 0))) for key in keys]
+    labels = folded([module for module, _ in keys], weight, MOST_LINES)
+    values: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    parts: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for key, label in zip(keys, labels, strict=True):
+        values[label][0] += before.get(key, 0)
+        values[label][1] += after.get(key, 0)
+        parts[label][key[1]] += after.get(key, 0) - before.get(key, 0)
+    rows = [
+        Change(label, round(one), round(two), max(parts[label], key=lambda part: abs(parts[label][part])))
+        for label, (one, two) in values.items()
+    ]
+    return tuple(sorted((row for row in rows if row.worth), key=lambda row: -abs(row.worth)))
 
 
-def _in_words(found: Difference) -> str:
-    shown, was, now = value_text(found.objective), found.before.value, found.after.value
-    change = f"{signed(now - was, shown)} ({share_text(now - was, was)})"
-    lines = [f"{found.objective.subject} goes from {shown(was)} to {shown(now)}: {change}."]
-    if found.before.over_bytes or found.after.over_bytes:
-        over = [size_text(cost.over_bytes) for cost in (found.before, found.after)]
-        lines.append(f"Bytes over the memory of the devices: {over[0]} before, {over[1]} after.")
-    if not found.changes:
-        return "\n".join([*lines, "The plans are the same."]) + "\n"
-    rows = tuple(
-        (
-            change.kind,
-            change.name,
-            f"{change.ops:,}",
-            f"{change.source} > {change.target}" if change.source else "",
-            signed(change.worth, shown),
-            "" if change.alone is None else signed(change.alone, shown),
-        )
-        for change in found.changes
-    )
-    head = ("change", "what", "ops", "from > to", "worth", "alone")
-    grid = Grid("Changes, each made after those above it; negative is better", head, rows, frozenset((2, 4, 5)))
-    return "\n".join([*lines, "", grid_text(grid, most=len(rows))]) + "\n"
+def _counts(before: Result, after: Result, memory: bool) -> tuple[list[float], str]:
+    """(steps or samples that each one's step holds, what they are)"""
+    if memory:
+        return [1.0, 1.0], "step"
+    pipelines = [pipelined_of(result.problem.source.captured) for result in (before, after)]
+    steps = [1.0 if pipeline is None else float(pipeline.microbatches) for pipeline in pipelines]
+    if steps[0] != steps[1]:
+        return steps, "microbatch"
+    rows = [_rows(result) for result in (before, after)]
+    if rows[0] != rows[1] and min(rows) > 0 and all(pipeline is None for pipeline in pipelines):
+        return [float(count) for count in rows], "sample"
+    return [1.0, 1.0], "step"
+
+
+def _rows(result: Result) -> int:
+    """The batch: the first dimension that most inputs share; of a split graph unknown, 0."""
+    graph = result.problem.source
+    if splits_of(graph.captured) or sharded_of(graph.captured):
+        return 0
+    first = [int(shape[0]) for shape, role in zip(graph.shape, graph.role, strict=True) if role == INPUT and shape]
+    return max(set(first), key=first.count) if first else 0
+
+
+def _plan_words(result: Result, which: str) -> str:
+    captured = result.problem.source.captured
+    split = ", split" if splits_of(captured) or sharded_of(captured) else ""
+    used = len(np.unique(result.plan.device))
+    return f"{which}: {result.method} on {used} of {result.problem.num_devices} devices{split}"

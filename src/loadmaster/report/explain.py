@@ -1,27 +1,30 @@
-"""explain: why a plan takes as long as it does, in numbers that add up and were simulated.
+"""explain: the one report of a plan, which page, terminal, notebook, JSON and diff are drawn from.
 
-Reads a Result; each part is worked out by a module of its own: `critical` (what the step waits for), `occupancy` (what
-devices and wires do), `memory` (what fills them), `moves` and `whatif` (what other decisions would change), `kernels`,
-`expense`, `other_hardware`. Parts that describe the plan are exact. Parts that try alternatives simulate them, for
-about `seconds` in all, and may come upon a better plan, which is then offered.
+It answers four questions: how good is the plan (`Verdict`), what holds it up (`Bottleneck`), what fills the memory
+(`Peak`) and what to do next (`Action`). What describes the plan is exact; moves and actions were simulated or searched
+for, in about `seconds`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from loadmaster.baselines.fusion.sharing import fusing_of
 from loadmaster.cluster import Cluster
 from loadmaster.errors import InvalidSetting
+from loadmaster.graph import UNGIVEN
 from loadmaster.plans import Plan, check
 from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds import Among, Bound, bound_of
+from loadmaster.problem.bounds import bound_of
 from loadmaster.problem.objective import Objective
-from loadmaster.report.added import NOTHING, Added, added_of
+from loadmaster.report.actions import SHARE, Action, allowance, try_actions, uses
+from loadmaster.report.added import Added, added_of
+from loadmaster.report.bottleneck import Bottleneck, Sentence, bottleneck
 from loadmaster.report.critical import CriticalPath, critical_path
 from loadmaster.report.expense import Expense, expense
 from loadmaster.report.kernels import Fusion, fusion
@@ -30,163 +33,225 @@ from loadmaster.report.moves import GroupDecisions, decisions
 from loadmaster.report.occupancy import DeviceTime, WireLoad, device_times, wire_loads
 from loadmaster.report.other_hardware import Hardware, on_other_hardware
 from loadmaster.report.schedule import Schedule
-from loadmaster.report.standing import bound_summary
-from loadmaster.report.whatif import WhyNotFaster, why_not_faster
+from loadmaster.report.standing import Bounds, bounds_of
+from loadmaster.report.whatif import WhatIf, what_ifs
 from loadmaster.search import Budget, Result
-from loadmaster.simulator import settle, simulate
+from loadmaster.simulator import simulate
 
-SCHEMA = "loadmaster.explanation/1"
+SCHEMA = "loadmaster.report/1"
+LEAST_MOVES_S, MOST_MOVES_S = 0.2, 2.0  # for what moving each group would cost
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How good a plan is.
+
+    Attributes:
+        step_ns, value: of the step, and of the objective in its unit.
+        alone_ns: the step on the fastest single device, whether it fits there or not; None where none runs all ops.
+        over_bytes: over the memory of the devices; 0: it fits.
+        bounds: how far from the best, and the best of what.
+        basis: where the times come from, in a sentence.
+    """
+
+    step_ns: int
+    value: int
+    alone_ns: int | None
+    over_bytes: int
+    bounds: Bounds
+    basis: str
+
+    @property
+    def speed_up(self) -> float | None:
+        """Over one device."""
+        return self.alone_ns / self.step_ns if self.alone_ns is not None and self.step_ns else None
 
 
 @dataclass(frozen=True, repr=False)
-class Explanation:
-    """Why a plan takes as long as it does: what the step waits for, what devices do meanwhile, what fills their memory,
-    what other decisions would change, and what binds.
+class Report:
+    """What a plan is, whether it is good, why, and what to do now.
 
-    Times add up to the step exactly, bytes to the peaks exactly; costs of moves and changes were simulated. `text` is
-    for people, `to_json` for programs (schema loadmaster.explanation/1).
+    Times add up to the step exactly, bytes to the peaks exactly. `text` is for people, `to_json` for programs.
 
     Attributes:
-        graph, cluster, method: names, as reports show them.
+        graph, cluster, method: names, as they are shown.
         objective: what the plan was made for.
-        step_ns: of the plan.
-        value: of the objective, in its unit.
-        lower_bound: what no plan of the class `among` can beat, in the same unit.
-        cut: more work might raise it.
-        over_bytes: over the memory of the devices; 0: it fits.
-        path: what the step waits for, from its start to its end.
-        devices: computing, waiting and idle time of each.
-        wires: busiest first.
+        verdict, bottleneck: how good it is, and what holds it up.
         peaks: of each device, what fills it when it is fullest.
-        decisions: groups of ops, and what moving each elsewhere would cost.
-        why_not_faster: what binds, and what changes of the problem would bring.
-        fusion: what kernels save.
-        expense: money and energy of a step, where the cluster says prices.
+        actions: what was tried and gained something, most first; none without an invocation.
+        uses: commands that put the plan to use.
+        reasons: groups of ops, and what each would cost on each other device.
+        path: what the step waits for, from its start to its end.
+        devices, wires: what each does with the step; links busiest first.
+        what_ifs: the same plan on changed hardware.
+        fusion, expense, added: what kernels save, money and energy, what runs again or waits on a host.
         hardware: empty, or this cluster first and then the others asked for.
-        added: ops that run again, tensors that wait on a host.
-        better: a better plan that the trials came upon, where they did.
-        among: the class of plans that the bound holds for.
+        provenance: (name, text): how the plan was made.
+        better: a better plan of the same problem that a trial found.
     """
 
     graph: str
     cluster: str
     method: str
     objective: Objective
-    step_ns: int
-    value: int
-    lower_bound: int
-    over_bytes: int
+    verdict: Verdict
+    bottleneck: Bottleneck
+    peaks: tuple[Peak, ...]
+    actions: tuple[Action, ...]
+    uses: tuple[str, ...]
+    reasons: GroupDecisions
     path: CriticalPath
     devices: tuple[DeviceTime, ...]
     wires: tuple[WireLoad, ...]
-    peaks: tuple[Peak, ...]
-    decisions: GroupDecisions
-    why_not_faster: WhyNotFaster
+    what_ifs: tuple[WhatIf, ...]
     fusion: Fusion
     expense: Expense
+    added: Added
     hardware: tuple[Hardware, ...]
-    added: Added = NOTHING
-    better: Plan | None = None
-    among: Among = field(default_factory=Among)
-    cut: bool = False
-
-    @property
-    def gap(self) -> float:
-        """How far above the lower bound, as a share of it."""
-        if self.lower_bound == 0:
-            return 0.0 if self.value == 0 else math.inf
-        return self.value / self.lower_bound - 1
-
-    @property
-    def optimal(self) -> bool:
-        """No plan of the class `among` is better: it fits and meets the bound."""
-        return self.over_bytes == 0 and self.value == self.lower_bound
-
-    @property
-    def bound(self) -> Bound:
-        """The lower bound with its class."""
-        return Bound(self.lower_bound, self.among, self.cut)
+    provenance: tuple[tuple[str, str], ...]
+    better: Result | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data, all fields and those of their parts by name, with the gap and whether it is optimal; `better`
-        is only said to be there: `better_result` makes a Result of it."""
-        gap = self.gap if math.isfinite(self.gap) else None
-        data = asdict(replace(self, better=None))
-        del data["better"], data["among"], data["cut"]
-        data["bound"] = bound_summary(self.bound)
-        if self.added == NOTHING:
-            del data["added"]
-        found = {"objective": self.objective.name, "gap": gap, "better_plan": self.better is not None}
-        found |= {"optimal": True} if self.optimal else {}
-        return {"schema": SCHEMA, **data, **found}
+        """As plain data, all fields by name; `better` is only said to be there."""
+        data = asdict(replace(self, better=None, verdict=replace(self.verdict, bounds=None)))  # type: ignore[arg-type]
+        data["verdict"] |= {"bounds": self.verdict.bounds.to_json(), "speed_up": self.verdict.speed_up}
+        data |= {"objective": self.objective.name, "better": None if self.better is None else self.better.value}
+        return {"schema": SCHEMA, **data}
 
-    def text(self) -> str:
-        """The whole of it in words."""
-        from loadmaster.report.words import in_words
+    def text(self, verbose: bool = True) -> str:
+        """In words: the four answers, and all tables after them."""
+        from loadmaster.report.words import answer_lines, in_words
 
-        return in_words(self)
+        return in_words(self) if verbose else "\n".join(answer_lines(self)) + "\n"
 
     def __str__(self) -> str:
         return self.text()
 
     def __repr__(self) -> str:
-        return f"Explanation({self.graph!r} on {self.cluster!r} by {self.method}; print it, or .to_json())"
+        return f"Report({self.graph!r} on {self.cluster!r} by {self.method}; print it, or .to_json())"
 
 
 def explain(
-    result: Result, clusters: Sequence[Cluster] = (), *, seconds: float = 4.0, method: str = "best-of"
-) -> Explanation:
-    """Explains a result.
+    result: Result,
+    clusters: Sequence[Cluster] = (),
+    *,
+    seconds: float | None = None,
+    method: str = "best-of",
+    saved: str | None = None,
+) -> Report:
+    """The report of a result.
 
     Args:
-        result: of `solve`, or `replayed` of a plan from a file.
+        result: of `plan` or `solve`, or `replayed` of a plan from a file.
         clusters: others to plan for, too, to say what other hardware would bring.
-        seconds: about what trying alternatives takes; planning for each other cluster takes as long again.
+        seconds: for what is tried: by default a fifth of the search's own, one at least. Planning for each other
+            cluster takes as long again.
         method: that plans for the other clusters.
+        saved: the file that the plan is in.
     """
     if not isinstance(result, Result):
         fix = "give a Result: solve(problem), or loadmaster.report.explain.replayed(problem, plan)"
         raise InvalidSetting.instead_of("result", result, "explain", fix)
-    if not isinstance(seconds, float | int) or seconds <= 0:
-        raise InvalidSetting(f"{seconds!r} seconds for alternatives", "explain", "give more than 0 seconds")
-    problem, line = result.problem, result.timeline
-    schedule = Schedule.of(problem, result.plan, line)
-    times = device_times(schedule)
-    why, better = why_not_faster(schedule, seconds * 0.6)
-    return Explanation(
-        graph=problem.source.name,
-        cluster=problem.cluster.name,
+    if seconds is not None and (not isinstance(seconds, float | int) or seconds <= 0):
+        raise InvalidSetting(f"{seconds!r} seconds for what is tried", "explain", "give more than 0 seconds")
+    schedule = Schedule.of(result.problem, result.plan, result.timeline)
+    allowed = allowance(result) if seconds is None else seconds
+    moves_s = min(MOST_MOVES_S, max(LEAST_MOVES_S, SHARE * allowed))
+    actions, better = try_actions(result, max(0.05, allowed - moves_s))
+    times, wires, path, ifs = device_times(schedule), wire_loads(schedule), critical_path(schedule), what_ifs(schedule)
+    held = peaks(schedule)
+    return Report(
+        graph=result.problem.source.name,
+        cluster=result.problem.cluster.name,
         method=result.method,
-        objective=problem.objective,
-        step_ns=line.step_ns,
-        value=result.value,
-        lower_bound=result.lower_bound,
-        over_bytes=line.over_bytes,
-        among=result.among,
-        cut=result.cut,
-        path=critical_path(schedule),
+        objective=result.problem.objective,
+        verdict=verdict_of(result),
+        bottleneck=_of_memory(held) if result.problem.objective.of_memory else bottleneck(schedule, path, wires, ifs),
+        peaks=held,
+        actions=actions,
+        uses=tuple(uses(result, saved)),
+        reasons=decisions(schedule, moves_s),
+        path=path,
         devices=times,
-        wires=wire_loads(schedule),
-        peaks=peaks(schedule),
-        decisions=decisions(schedule, seconds * 0.4),
-        why_not_faster=why,
-        added=added_of(result),
+        wires=wires,
+        what_ifs=ifs,
         fusion=fusion(schedule),
-        expense=expense(problem.cluster, times, line.step_ns),
-        hardware=on_other_hardware(result, clusters, method, Budget(seconds)) if clusters else (),
+        expense=expense(result.problem.cluster, times, result.timeline.step_ns),
+        added=added_of(result),
+        hardware=on_other_hardware(result, clusters, method, Budget(allowed)) if clusters else (),
+        provenance=_provenance(result),
         better=better,
     )
 
 
-def better_result(result: Result, found: Explanation) -> Result | None:
-    """The better plan that the trials came upon, settled, checked and simulated afresh; None where there is none."""
-    if found.better is None:
+def fullest(held: Sequence[Peak]) -> int:
+    """The device whose peak is the largest share of its memory."""
+    return max(range(len(held)), key=lambda device: held[device].peak_bytes / max(1, held[device].limit_bytes))
+
+
+def _of_memory(held: Sequence[Peak]) -> Bottleneck:
+    device = max(range(len(held)), key=lambda number: held[number].peak_bytes)
+    peak = held[device]
+    role, nbytes = peak.by_role[0] if peak.by_role else ("nothing", 0)
+    share = nbytes / max(1, peak.peak_bytes)
+    text = f"{peak.device} holds most; {100 * share:.0f} % of it is {role}."
+    return Bottleneck("memory", share, (Sentence(text, "peak", (device,)),))
+
+
+def verdict_of(result: Result) -> Verdict:
+    """How good a result is."""
+    line, problem = result.timeline, result.problem
+    return Verdict(line.step_ns, result.value, alone_ns(problem), line.over_bytes, bounds_of(result), basis_of(problem))
+
+
+def alone_ns(problem: Problem) -> int | None:
+    """The step on the fastest single device."""
+    base = problem if problem.expansion is None else problem.expansion.base
+    if base.num_devices == 1:
         return None
-    problem = result.problem
-    plan = settle(problem, found.better, simulate(problem, found.better))
-    again = replayed(problem, plan, f"{result.method}, {found.why_not_faster.control.how}")
-    again = replace(again, seed=result.seed, simulations=result.simulations, seconds=result.seconds)
-    return again if again.score < result.score else None
+    able = [device for device in range(base.num_devices) if (base.op_ns[:, device] >= 0).all()]
+    kinds = {base.op_ns[:, device].tobytes(): device for device in reversed(able)}
+    steps = [simulate(base, Plan.of(base, np.full(base.num_ops, device))).step_ns for device in kinds.values()]
+    return min(steps, default=None)
+
+
+def basis_of(problem: Problem) -> str:
+    """Where the times come from, in a sentence."""
+    cluster, ops = problem.cluster, problem.num_ops
+    if cluster.op_ns is not None:
+        return f"Every op takes {cluster.op_ns:,} ns everywhere, as the cluster '{cluster.name}' has it."
+    if "measured" in problem.basis or "calibrated" in problem.basis:
+        return f"Times of ops are {problem.basis}; times of transfers follow from the links of '{cluster.name}'."
+    given = int((problem.graph.time_ns != UNGIVEN).any(axis=1).sum())
+    roofline = (
+        f"a roofline model of '{cluster.name}' (peak rates of arithmetic, memory and links), not from a measurement: "
+        "expect real steps to be longer"
+    )
+    if not given:
+        return f"Times come from {roofline}."
+    if given == ops:
+        return "Times of ops are those given with the graph; times of transfers follow from the links of the cluster."
+    return f"Times of {given:,} of {ops:,} ops are given with the graph; the rest come from {roofline}."
+
+
+def _provenance(result: Result) -> tuple[tuple[str, str], ...]:
+    from loadmaster import __version__
+
+    problem, plan = result.problem, result.plan
+    own = result.among.words + ("; more work might raise it" if result.cut else "")
+    asked = () if result.asked is None else (("asked", result.asked.command()),)
+    return (
+        ("graph", f"{problem.source.name}, digest {plan.graph_digest}"),
+        ("ops", f"{problem.source.num_ops:,} imported, {problem.num_ops:,} planned, {plan.num_kernels:,} kernels"),
+        ("cluster", f"{problem.cluster.name}, digest {plan.cluster_digest}"),
+        ("objective", problem.objective.name),
+        *asked,
+        ("method", result.method + ("; interrupted" if result.interrupted else "")),
+        ("search", f"{result.simulations:,} simulations in {result.seconds:.1f} s, seed {result.seed}"),
+        ("bound", f"of {own}"),
+        ("times", basis_of(problem)),
+        ("made with", f"loadmaster {__version__}"),
+    )
 
 
 def replayed(problem: Problem, plan: Plan, name: str = "plan") -> Result:

@@ -1,7 +1,7 @@
-"""One page that shows a plan: self-contained, no network, opens from disk.
+"""One page that shows a report: self-contained, no network, opens from disk.
 
-Figures, timeline, memory, the sections of the explanation and the table of methods in one file; what its script draws
-is in it as data (`page_data`), and its policy lets no other script run.
+A strip with the verdict, the timeline beside the answers, and tabs of tables. What its script draws is in it as data
+(`page_data`), and its policy lets no other script run.
 """
 
 from __future__ import annotations
@@ -9,60 +9,66 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from importlib import resources
 from pathlib import Path
 
-from loadmaster import __version__
 from loadmaster.files.writing import write_text
-from loadmaster.report.advice import Advice, basis, next_steps
-from loadmaster.report.bubbles import section as pipeline
-from loadmaster.report.explain import Explanation
-from loadmaster.report.grids import Grid, Section, share_text
+from loadmaster.report.actions import Action
+from loadmaster.report.bottleneck import Sentence
+from loadmaster.report.diff import Difference
+from loadmaster.report.explain import Report, fullest
+from loadmaster.report.grids import Grid, Section, percent
 from loadmaster.report.modules import module_table, places_text
 from loadmaster.report.page_data import packed
 from loadmaster.report.schedule import Schedule
-from loadmaster.report.standing import standing_beside
-from loadmaster.report.units import size_text, sizes_text, time_text, value_text
-from loadmaster.report.words import sections
+from loadmaster.report.standing import Bounds, standing_beside
+from loadmaster.report.units import size_text, sizes_text, time_text
+from loadmaster.report.words import answers, sections, shown_by
 from loadmaster.search import Result
 
 MOST_MODULES = 24  # in the table of where each runs
-ROWS_IN_PRINT = 25  # page.css hides the rest on paper
+ROWS_SHOWN = 12  # of a table, until all are asked for
 SCRIPTS = ("page_data.js", "page_timeline.js", "page_graph.js", "page.js")
+TABS = {"modules": "Modules", "graph": "Graph", "methods": "Methods", "details": "Details"}
 
 
 def write_report(
     path: str | Path,
     result: Result,
-    explanation: Explanation,
+    found: Report,
     compared: Sequence[Result] = (),
+    difference: Difference | None = None,
 ) -> None:
-    """Writes the page. `compared`: other results on the same problem, for the table of methods."""
-    page = report_page(result, explanation, compared)
-    write_text(path, page)
+    """Writes the page. `compared`: other results on the same problem, for the table of methods; `difference`: from
+    another plan to this one, for a tab of its own."""
+    write_text(path, report_page(result, found, compared, difference))
 
 
-def report_page(result: Result, explanation: Explanation, compared: Sequence[Result] = ()) -> str:
+def report_page(
+    result: Result, found: Report, compared: Sequence[Result] = (), difference: Difference | None = None
+) -> str:
     """The whole page as text."""
     schedule = Schedule.of(result.problem, result.plan, result.timeline)
     script = "\n".join(_part(name) for name in SCRIPTS)
     every = [*compared, result] if all(other is not result for other in compared) else list(compared)
+    said = answers(found)
+    pointing = [sentence for _, sentences, _ in said for sentence in sentences if sentence.kind]
     slots = {
-        "TITLE": escape(f"{explanation.graph} on {explanation.cluster}"),
+        "TITLE": escape(f"{found.graph} on {found.cluster}"),
         "POLICY": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_hash(script)}'",
         "STYLE": _part("page.css"),
-        "SUBTITLE": escape(_subtitle(result)),
-        "BASIS": escape(basis(result.problem)),
-        "NEXT": "".join(map(_advice, next_steps(result, explanation))),
-        "PIPELINE": pipeline(schedule),
+        "BASIS": escape(f"Planned by {found.method}. {found.verdict.basis}"),
+        "FIGURES": _figures(result, found),
+        "ANSWERS": _answers(found, said, pointing),
+        "TABS": "".join(_tab(*tab) for tab in [*TABS.items(), *([("compare", "Compare")] if difference else [])]),
         "MODULES": _modules(schedule),
-        "FIGURES": _figures(result, explanation, every),
-        "METHODS": _methods(result, every),
-        "WORDS": "".join(_section(section) for section in sections(explanation)),
-        "PROVENANCE": _provenance(result),
-        "PACKED": packed(schedule, explanation),
+        "METHODS": _methods(result, every, shown_by(found)),
+        "WORDS": "".join(map(section_html, sections(found))),
+        "PROVENANCE": "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in found.provenance),
+        "COMPARE": "" if difference is None else _compare(difference),
+        "PACKED": packed(schedule, found, pointing),
         "SCRIPT": script,
     }
     # In one pass, so that a model called {{SCRIPT}} stays a name.
@@ -77,25 +83,87 @@ def _hash(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
 
 
-def _subtitle(result: Result) -> str:
-    problem = result.problem
-    devices = f"{problem.num_devices} device{'s' if problem.num_devices > 1 else ''}"
-    fused = f", {result.plan.num_kernels:,} kernels of them" if result.plan.fuses else ""
-    cut = "; the search was interrupted" if result.interrupted else ""
-    took = f"{result.simulations:,} simulation{'s' if result.simulations > 1 else ''} in {result.seconds:.1f} s"
+def _tab(name: str, title: str) -> str:
+    return f"<button type=button role=tab id=tab-{name} data-tab={name} aria-controls=panel-{name}>{title}</button>"
+
+
+# The strip
+
+
+def _figures(result: Result, found: Report) -> str:
+    verdict, shown = found.verdict, shown_by(found)
+    rows = [("Step", time_text(verdict.step_ns), result.problem.basis)]
+    if found.objective.column:
+        rows.append((found.objective.column, shown(verdict.value), "the goal"))
+    if verdict.speed_up is not None:
+        rows.append(("Speed-up", f"{verdict.speed_up:.2f}x", "over one device"))
+    most = found.peaks[fullest(found.peaks)]
+    over = verdict.over_bytes
+    fit = f"{percent(most.peak_bytes, most.limit_bytes)} of {most.device}" if not over else f"{size_text(over)} over"
+    figures = "".join(figure_html(*row, over=False) for row in rows)
+    figures += figure_html("Fits", "no" if over else "yes", fit, over=bool(over))
+    words = escape(verdict.bounds.words(shown).rstrip("."))
+    bar = _bar(verdict.bounds, shown)
+    return f"{figures}<div class=figure><dt>From the best</dt><dd>{bar}</dd><dd class=note>{words}</dd></div>"
+
+
+def _bar(bounds: Bounds, shown: Callable[[float], str]) -> str:
+    """Any plan, these choices, this plan: three bars from nothing to the value."""
+    rows = [("any", bounds.any_plan.value), ("choices", bounds.choices.value), ("yours", bounds.value)]
+    said = (
+        f"any plan at least {shown(rows[0][1])}, these choices at least {shown(rows[1][1])}, yours {shown(rows[2][1])}"
+    )
+    scale = 180 / max(1, bounds.value)
+    # Wide to narrow, each over the one before it.
+    bars = "".join(f"<rect class={name} width={value * scale:.1f} height=10 />" for name, value in reversed(rows))
     return (
-        f"Which of {devices} runs each of {problem.num_ops:,} ops{fused}, and in which order: planned "
-        f"{problem.objective.wanted} by {result.method} ({took}, seed {result.seed}{cut})."
+        f"<svg class=bound viewBox='0 0 180 10' width=180 height=10 role=img aria-label='{escape(said)}'>{bars}</svg>"
     )
 
 
-def _advice(advice: Advice) -> str:
-    command = f"<code>{escape(advice.command)}</code>" if advice.command else ""
-    return f"<li>{escape(advice.what)}{command}</li>"
+def figure_html(name: str, value: str, note: str, *, over: bool) -> str:
+    """One number of the page's head with its name and a note; `over`: it is past a limit."""
+    kind = "'figure over'" if over else "figure"
+    note = f"<dd class=note>{escape(note)}</dd>" if note else ""
+    return f"<div class={kind}><dt>{escape(name)}</dt><dd>{escape(value)}</dd>{note}</div>"
+
+
+# Answers
+
+
+def _answers(
+    found: Report, said: Sequence[tuple[str, list[Sentence], list[Action]]], pointing: Sequence[Sentence]
+) -> str:
+    """All but the first, which the strip has."""
+    parts = []
+    for title, sentences, actions in said[1:]:
+        lines = "".join(_sentence(sentence, pointing) for sentence in sentences)
+        steps = "".join(_action(action, found) for action in actions)
+        steps = f"<ol>{steps}</ol>" if steps else ""
+        uses = ""
+        if title == "Next" and found.uses:
+            codes = "".join(f"<code>{escape(command)}</code>" for command in found.uses)
+            uses = f"<p class=hint>Put it to use:</p>{codes}"
+        parts.append(f"<section class=answer id={title.lower()}><h2>{title}</h2>{lines}{steps}{uses}</section>")
+    return "".join(parts)
+
+
+def _sentence(sentence: Sentence, pointing: Sequence[Sentence]) -> str:
+    if not sentence.kind:
+        return f"<p class=say>{escape(sentence.text)}</p>"
+    number = next(at for at, other in enumerate(pointing) if other is sentence)
+    data = f"data-kind={sentence.kind} data-set={number}"
+    return f"<button type=button class=say aria-pressed=false {data}>{escape(sentence.text)}</button>"
+
+
+def _action(action: Action, found: Report) -> str:
+    return f"<li>{escape(action.text(shown_by(found)))}<code>{escape(action.command)}</code></li>"
+
+
+# Tabs
 
 
 def _modules(schedule: Schedule) -> str:
-    """Which module runs where: with a bar of the shares of the devices."""
     devices = schedule.problem.cluster.device_names
     rows = tuple(
         (row.name, f"{row.ops:,}", time_text(row.time_ns), size_text(row.weight_bytes), places_text(row, devices))
@@ -104,96 +172,53 @@ def _modules(schedule: Schedule) -> str:
     return grid_html(Grid("", ("module", "ops", "time", "weights and inputs", "on"), rows, frozenset((1, 2, 3))))
 
 
-def _figures(result: Result, found: Explanation, every: Sequence[Result]) -> str:
-    shown = value_text(found.objective)
-    line, memory = result.timeline, result.problem.memory_bytes
-    fullest = int((line.peak_bytes / memory.clip(1)).argmax())
-    alone = next((other.timeline.step_ns for other in every if other.method == "one-device"), None)
-    fits = "fits" if result.fits else f"{size_text(line.over_bytes)} over"
-    rows = [
-        ("step", time_text(line.step_ns), "simulated"),
-        ("lower bound", shown(found.lower_bound), f"none of {found.among.words} can go under it"),
-        (
-            "from the best",
-            standing_beside(result, every),
-            "above the bound" if not result.optimal else "proved: it is the bound",
-        ),
-        (
-            "largest peak",
-            size_text(int(line.peak_bytes[fullest])),
-            f"of {size_text(int(memory[fullest]))} on {result.problem.cluster.device_names[fullest]}: {fits}",
-        ),
-    ]
-    if found.objective.column:
-        rows.insert(1, (found.objective.column, shown(found.value), f"{found.value:,} {found.objective.unit}"))
-    if alone is not None and line.step_ns and result.problem.num_devices > 1:
-        rows.insert(1, ("speed-up", f"{alone / line.step_ns:.2f}x", f"over one device ({time_text(alone)})"))
-    return "".join(figure_html(*row, over=row[0] == "largest peak" and not result.fits) for row in rows)
-
-
-def figure_html(name: str, value: str, note: str, *, over: bool) -> str:
-    """One number of the page's head with its name and a note; `over`: it is past a limit."""
-    kind = "'figure over'" if over else "figure"
-    return f"<div class={kind}><dt>{escape(name)}</dt><dd>{escape(value)}</dd><small>{escape(note)}</small></div>"
-
-
-def _methods(result: Result, every: Sequence[Result]) -> str:
-    alone = next((other.timeline.step_ns for other in every if other.method == "one-device"), None)
-    shown, column = value_text(result.problem.objective), result.problem.objective.column
-    own = (column,) if column else ()
+def _methods(result: Result, every: Sequence[Result], shown: Callable[[float], str]) -> str:
+    own = (column,) if (column := result.problem.objective.column) else ()
     rows = tuple(
         (
             other.method + (" (shown here)" if other is result else ""),
             time_text(other.timeline.step_ns),
-            f"{alone / other.timeline.step_ns:.2f}x" if alone and other.timeline.step_ns else "-",
             sizes_text([int(peak) for peak in other.timeline.peak_bytes]),
             "yes" if other.fits else f"no, {size_text(other.timeline.over_bytes)} over",
             *(shown(other.value) for _ in own),
-            shown(other.lower_bound),
             standing_beside(other, every),
             f"{other.simulations:,}",
             f"{other.seconds:.1f} s",
         )
         for other in sorted(every, key=lambda other: other.score)
     )
-    best = ("lower bound", "from the best")
-    head = ("method", "step", "speed-up", "peak per device", "fits", *own, *best, "simulations", "time")
-    return grid_html(Grid("", head, rows, frozenset(set(range(1, len(head))) - {4})))
+    head = ("method", "step", "peak per device", "fits", *own, "from the best", "simulations", "time")
+    return grid_html(Grid("", head, rows, frozenset(set(range(1, len(head))) - {3})))
 
 
-def _section(section: Section) -> str:
+def _compare(difference: Difference) -> str:
+    lines = "".join(f"<li>{escape(line)}</li>" for line in difference.lines())
+    head = f"<p>{escape(difference.headline())}</p><ul>{lines}</ul>"
+    return (
+        "<section id=panel-compare class=panel role=tabpanel aria-labelledby=tab-compare>"
+        f"{head}{difference.overlay()}</section>"
+    )
+
+
+def section_html(section: Section) -> str:
+    """A title, its sentences and its tables."""
     paragraphs = "".join(f"<p>{escape(sentence)}</p>" for sentence in section.sentences)
-    grids = "".join(map(grid_html, section.grids))
-    return f"<section class=words><h3>{escape(section.title)}</h3>{paragraphs}{grids}</section>"
+    return f"<h3>{escape(section.title)}</h3>{paragraphs}{''.join(map(grid_html, section.grids))}"
 
 
 def grid_html(grid: Grid) -> str:
-    """A table as HTML."""
+    """A table as HTML; what is over a dozen rows is shown when asked for."""
 
     def cells(row: Sequence[str], tag: str) -> str:
         kind = [" class=number" if at in grid.numbers else "" for at in range(len(row))]
         return "".join(f"<{tag}{kind[at]}>{escape(cell)}</{tag}>" for at, cell in enumerate(row))
 
     title = f"<caption>{escape(grid.title)}</caption>" if grid.title else ""
-    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in grid.rows)
-    long = " class=long" if len(grid.rows) > ROWS_IN_PRINT else ""
-    table = f"<table{long}>{title}<thead><tr>{cells(grid.head, 'th')}</tr></thead><tbody>{body}</tbody></table>"
-    return f"<div class=scroll tabindex=0 role=group aria-label='{escape(grid.title or 'table')}'>{table}</div>"
-
-
-def _provenance(result: Result) -> str:
-    problem, plan = result.problem, result.plan
-    rows = (
-        ("graph", f"{problem.source.name}, digest {plan.graph_digest}"),
-        ("ops", f"{problem.source.num_ops:,} imported, {problem.num_ops:,} planned, {plan.num_kernels:,} kernels"),
-        ("cluster", f"{problem.cluster.name}, digest {plan.cluster_digest}"),
-        ("objective", problem.objective.name),
-        ("method", result.method),
-        ("seed", f"{result.seed}"),
-        ("search", f"{result.simulations:,} simulations in {result.seconds:.1f} s"),
-        ("times", basis(problem)),
-        ("lower bound", f"{value_text(problem.objective)(result.lower_bound)}, of {result.among.words}"),
-        ("memory used", share_text(int(result.timeline.peak_bytes.sum()), int(problem.memory_bytes.sum()))),
-        ("made with", f"loadmaster {__version__}"),
+    body = "".join(
+        f"<tr{' class=more' if at >= ROWS_SHOWN else ''}>{cells(row, 'td')}</tr>" for at, row in enumerate(grid.rows)
     )
-    return "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in rows)
+    table = f"<table>{title}<thead><tr>{cells(grid.head, 'th')}</tr></thead><tbody>{body}</tbody></table>"
+    many = len(grid.rows) > ROWS_SHOWN
+    every = f"<button type=button class=every>All {len(grid.rows)} rows</button>" if many else ""
+    label = escape(grid.title or "table")
+    return f"<div class=across tabindex=0 role=group aria-label='{label}'>{table}{every}</div>"

@@ -14,8 +14,8 @@ import numpy as np
 from loadmaster.graph import ROLES
 from loadmaster.graph.columns import Ints
 from loadmaster.report.lives import Lives, Moments, lives, moments
+from loadmaster.report.modules import folded, paths_of
 from loadmaster.report.schedule import Schedule
-from loadmaster.report.scopes import folded, paths_of
 
 WORKSPACE, RECEIVED = "workspace", "received copy"
 MOST_SCOPES = 24  # rows of a table that fit on a screen

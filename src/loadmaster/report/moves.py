@@ -14,7 +14,7 @@ import numpy as np
 
 from loadmaster.graph.columns import Ints
 from loadmaster.problem import Problem
-from loadmaster.report.groups import Group, can_run, groups_of
+from loadmaster.report.modules import Group, can_run, groups_of
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.trials import Trials, affordable
 from loadmaster.simulator import Scores

@@ -1,82 +1,11 @@
-"use strict";
-// Joins the parts of the page: search, legends, details, keys.
+// The page around the timeline: answers with their evidence, what is selected, search, colours and tabs.
 
 function factList(rows) {
-  const list = element("dl");
-  for (const [name, text] of rows) if (text !== "") list.append(element("dt", {}, name), element("dd", {}, String(text)));
-  return list;
+  return element("dl", {}, ...rows.filter(([, text]) => text !== "").flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)]));
 }
 
-function smallTable(head, rows, numbers) {
-  const cells = (row, tag) => row.map((cell, at) => element(tag, numbers.includes(at) ? { class: "number" } : {}, cell));
-  const body = element("tbody", {}, ...rows.map((row) => element("tr", {}, ...cells(row, "td"))));
-  return element("table", {}, element("thead", {}, element("tr", {}, ...cells(head, "th"))), body);
-}
-
-// What each device does with the step, until something is chosen.
-function deviceDetails(data) {
-  const parts = [["computes", "--c0"], ["waits for a transfer", "--c1"], ["waits for another device", "--c5"], ["has finished", "--line"]];
-  const rows = data.device_times.map((row) => {
-    const times = [row.compute_ns, row.transfer_wait_ns, row.idle_ns, row.finished_ns];
-    const bar = element("div", { class: "share", role: "img", "aria-label": parts.map(([name], at) => `${name} ${timeText(times[at])}`).join(", ") });
-    times.forEach((ns, at) => bar.append(element("span", { title: `${parts[at][0]} ${timeText(ns)}`, style: { flex: String(ns), background: `var(${parts[at][1]})` } })));
-    return [element("div", { class: "pair" }, element("span", {}, row.device), element("span", {}, shareText(row.compute_ns, data.step_ns) + " busy")), bar];
-  });
-  const key = element("div", { class: "legend" }, ...parts.map(([name, tone]) => element("span", {}, element("b", { style: { background: `var(${tone})` } }), element("i", {}, name))));
-  return [element("h3", {}, "Devices"), ...rows.flat(), key, element("p", { class: "hint" }, "Choose an op, a transfer or a peak to see more.")];
-}
-
-function opDetails(data, op) {
-  const start = data.op_start[op], length = data.op_length[op];
-  return [element("h3", {}, data.op_name[op]), factList([
-    ["kind", data.kinds[data.op_kind[op]]], ["module", data.paths[data.op_path[op]].join(".")], ["device", data.devices[data.op_device[op]]],
-    ["starts", exactMs(start)], ["takes", exactMs(length)],
-    ["of the step", shareText(length, data.step_ns)], ["makes", sizeText(data.op_bytes[op])],
-    ["ops", data.op_ops[op] > 1 ? `${data.op_ops[op]} fused into one kernel` : ""], ["critical path", data.op_critical[op] ? "yes" : "no"],
-  ])];
-}
-
-function sendDetails(data, send) {
-  const start = data.send_start[send], length = data.send_length[send];
-  return [element("h3", {}, data.send_name[send]), factList([
-    ["transfer", `${data.devices[data.send_src[send]]} > ${data.devices[data.send_dst[send]]}`], ["over", data.wires[data.send_wire[send]]],
-    ["bytes", sizeText(data.send_bytes[send])], ["starts", exactMs(start)],
-    ["takes", exactMs(length)], ["critical path", data.send_critical[send] ? "yes" : "no"],
-  ])];
-}
-
-function peakDetails(data, device) {
-  const peak = data.peaks[device];
-  const bar = element("div", { class: "share", role: "presentation" });
-  peak.by_role.forEach(([, bytes], at) => bar.append(element("span", { style: { flex: String(bytes), background: moduleColour(at) } })));
-  const roles = element("div", { class: "legend" });
-  peak.by_role.forEach(([role, bytes], at) => roles.append(element("span", {}, element("b", { style: { background: moduleColour(at) } }), element("i", {}, `${role} ${sizeText(bytes)}`))));
-  return [
-    element("h3", {}, `Peak of ${peak.device}`),
-    factList([["holds", sizeText(peak.peak_bytes)], ["of", sizeText(peak.limit_bytes)],
-      ["first at", timeText(peak.at_ns)], ["reached by", peak.cause.name], ["which needs", sizeText(peak.cause.nbytes)]]),
-    bar, roles,
-    smallTable(["module", "role", "bytes"], peak.parts.map((part) => [part.scope, part.role, sizeText(part.nbytes)]), [2]),
-    element("p", { class: "hint" }, "Largest tensors alive then"),
-    smallTable(["tensor", "role", "bytes"], peak.largest.map((one) => [one.name, one.role, sizeText(one.nbytes)]), [2]),
-  ];
-}
-
-// What all names begin with, up to a dot: said once is enough.
-function commonStart(names) {
-  const full = names.filter((name) => !name.startsWith("(")).map((name) => name.split(/[. ]/));
-  let depth = 0;
-  while (full.length > 1 && full.every((parts) => parts.length > depth + 1 && parts[depth] === full[0][depth])) depth++;
-  return full.length ? full[0].slice(0, depth).map((part) => part + ".").join("") : "";
-}
-
-function legend(place, names, press) {
-  const start = commonStart(names);
-  place.replaceChildren(...names.map((name, at) => {
-    const swatch = element("b", { style: { background: name === "(all others)" ? "var(--other)" : moduleColour(at) } }), text = element("i", { title: name }, name.startsWith(start) ? name.slice(start.length) : name);
-    if (!press) return element("span", {}, swatch, text);
-    return element("button", { type: "button", "aria-pressed": "false", onclick: (event) => press(at, event.currentTarget) }, swatch, text);
-  }));
+function smallTable(rows) {
+  return element("table", {}, element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((cell, at) => element("td", at === row.length - 1 ? { class: "number" } : {}, cell))))));
 }
 
 class Page {
@@ -84,71 +13,224 @@ class Page {
     const find = (id) => document.getElementById(id);
     this.data = data;
     this.find = find;
-    this.timeline = new Timeline(data, find("lanes"), find("memory"), (what) => this.tell(what));
-    this.graph = new Folded(data, find("canvas"), (op) => this.timeline.reveal("op", op));
+    this.timeline = new Timeline(data, find("lanes"), (what) => this.tell(what));
     this.matches = [];
-    find("details").replaceChildren(...deviceDetails(data));
-    this.setLegends();
+    this.setLegend();
     this.setButtons();
+    this.setAnswers();
+    this.setTabs();
     this.setSearch();
     this.setTip();
     this.timeline.resize();
-    new ResizeObserver(() => this.timeline.resize()).observe(find("lanes").parentElement);
+    addEventListener("resize", () => this.timeline.resize());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.timeline.later());
-    matchMedia("print").addEventListener("change", () => this.timeline.draw());
+    matchMedia("print").addEventListener("change", () => this.timeline.resize());
   }
+
+  get graph() {
+    if (!this.folded) {
+      this.folded = new Folded(this.data, this.find("canvas"), (op) => this.go("op", op));
+      this.find("colours").replaceChildren(...this.data.devices.map((name, at) => element("span", {}, swatch(at), element("i", {}, name))));
+    }
+    return this.folded;
+  }
+
+  // What is selected
 
   tell(what) {
-    const details = { op: opDetails, send: sendDetails, peak: peakDetails }[what.kind](this.data, what.index);
-    if (what.kind === "op") details.push(element("button", { type: "button", onclick: () => this.graph.show(what.index) }, "Show in the graph"));
-    this.find("details").replaceChildren(...details);
-    this.find("details").scrollTop = 0;
-    this.find("peaks").querySelectorAll("button").forEach((button, at) => button.setAttribute("aria-pressed", what.kind === "peak" && at === what.index));
+    const place = this.find("details");
+    this.find("answers").hidden = what !== null;
+    place.hidden = what === null;
+    if (what === null) return;
+    const back = element("button", { type: "button", id: "back", onclick: () => this.timeline.select(null) }, "← Answers");
+    place.replaceChildren(back, ...{ op: (at) => this.opDetails(at), send: (at) => this.sendDetails(at), peak: (at) => this.peakDetails(at) }[what.kind](what.index));
   }
 
-  setLegends() {
+  go(kind, index) {
+    this.timeline.reveal(kind, index);
+    scrollTo({ top: 0 });
+  }
+
+  link(kind, index, note = "") {
+    const { data } = this, name = kind === "op" ? data.op_name[index] : data.send_name[index];
+    return element("li", {}, element("button", { type: "button", class: "go", onclick: () => this.go(kind, index) }, name), note ? ` ${note}` : "");
+  }
+
+  links(items, note) {
+    const shown = items.slice(0, 5).map((op) => this.link("op", op, note(op)));
+    if (items.length > 5) shown.push(element("li", {}, `and ${items.length - 5} more`));
+    return element("ul", {}, ...(shown.length ? shown : [element("li", {}, "none")]));
+  }
+
+  opDetails(op) {
+    const { data } = this, start = data.op_start[op], length = data.op_length[op];
+    const made = [...new Set(data.read_maker.slice(data.read_start[op], data.read_start[op + 1]))], readers = this.readersOf(op);
+    const until = Math.max(start + length, ...readers.slice(0, 10000).map((other) => data.op_start[other] + data.op_length[other]));
+    const on = (other) => `on ${data.devices[data.op_device[other]]}`;
+    return [element("h3", {}, data.op_name[op]), factList([
+      ["on", data.devices[data.op_device[op]]], ["starts", exactMs(start)], ["takes", `${exactMs(length)}, ${shareText(length, data.step_ns)} of the step`],
+      ["module", data.paths[data.op_path[op]].join(".")], ["kind", data.kinds[data.op_kind[op]]],
+      ["fused", data.op_ops[op] > 1 ? `${data.op_ops[op]} ops in one kernel` : ""], ["critical path", data.op_critical[op] ? "yes" : "no"],
+      ["mark", ["", "runs again, so that less is held", "a tensor that waits elsewhere"][data.op_state[op]]],
+    ]), element("h2", {}, "Why here"), ...this.whyHere(op), element("h2", {}, "Waited for"), this.waitedFor(op),
+    element("h2", {}, "Reads from"), this.links(made, on), element("h2", {}, "Read by"), this.links(readers, on),
+    element("h2", {}, "Holds"), element("p", {}, data.op_bytes[op] ? `${sizeText(data.op_bytes[op])}, until its last reader ends at ${exactMs(until)}.` : "Nothing of its own."),
+    element("button", { type: "button", onclick: () => { this.openTab("graph"); this.graph.show(op); } }, "Show in the graph")];
+  }
+
+  // What moving its group to each other device alone would cost, as it was simulated.
+  whyHere(op) {
+    const { data } = this, reason = data.reasons[data.op_group[op]];
+    if (!reason || data.devices.length < 2) return [element("p", {}, "There is one device.")];
+    const [group, , ops, verdict, moves] = reason;
+    if (verdict === "nowhere else") return [element("p", {}, "No other device can run it.")];
+    if (!moves.length) return [element("p", {}, `What moving its group ${group} costs was not tried.`)];
+    const said = { "better elsewhere": "would be better elsewhere", matters: "is best here", "does not matter": "could as well be elsewhere" }[verdict];
+    const rows = moves.map(([device, change, over]) => [device, (over ? sizeText(over) + " over, " : "") + signedText(change, data.unit)]);
+    return [element("p", {}, `Its group ${group} (${countText(ops, "op")}) ${said}. Moved alone, simulated:`), smallTable(rows)];
+  }
+
+  waitedFor(op) {
+    const { data } = this, start = data.op_start[op];
+    const none = (text) => element("p", {}, text);
+    if (start === 0) return none("nothing: it starts the step");
+    for (let send = 0; send < data.send_start.length; send++) {
+      if (data.send_dst[send] !== data.op_device[op] || data.send_start[send] + data.send_length[send] !== start) continue;
+      if (this.reads(op, data.send_maker[send])) return element("ul", {}, this.link("send", send, "to arrive"));
+    }
+    for (let i = data.read_start[op]; i < data.read_start[op + 1]; i++) {
+      const maker = data.read_maker[i];
+      if (data.op_device[maker] === data.op_device[op] && data.op_start[maker] + data.op_length[maker] === start) return element("ul", {}, this.link("op", maker, "to end"));
+    }
+    const row = this.timeline.sorted.ops[data.op_device[op]], before = row[row.indexOf(op) - 1];
+    if (before !== undefined && data.op_start[before] + data.op_length[before] === start) return element("ul", {}, this.link("op", before, "to free the device"));
+    return none("an op that must come before it, or its host");
+  }
+
+  reads(op, maker) {
+    const { data } = this;
+    for (let i = data.read_start[op]; i < data.read_start[op + 1]; i++) if (data.read_maker[i] === maker) return true;
+    return false;
+  }
+
+  readersOf(op) {
+    const { data } = this;
+    if (!this.readers) {
+      const count = new Float64Array(data.op_start.length);
+      for (const maker of data.read_maker) count[maker]++;
+      const start = offsets(count), fill = start.slice(), readers = new Float64Array(data.read_maker.length);
+      for (let reader = 0; reader < data.op_start.length; reader++)
+        for (let i = data.read_start[reader]; i < data.read_start[reader + 1]; i++) readers[fill[data.read_maker[i]]++] = reader;
+      this.readers = { start, readers };
+    }
+    return [...new Set(this.readers.readers.slice(this.readers.start[op], this.readers.start[op + 1]))];
+  }
+
+  sendDetails(send) {
+    const { data } = this, start = data.send_start[send];
+    return [element("h3", {}, data.send_name[send]), factList([
+      ["transfer", `${data.devices[data.send_src[send]]} > ${data.devices[data.send_dst[send]]}`], ["over", data.wires[data.send_wire[send]]],
+      ["bytes", sizeText(data.send_bytes[send])], ["starts", exactMs(start)],
+      ["takes", exactMs(data.send_length[send])], ["critical path", data.send_critical[send] ? "yes" : "no"],
+    ]), element("h2", {}, "Made by"), data.send_maker[send] >= 0 ? element("ul", {}, this.link("op", data.send_maker[send])) : element("p", {}, "nothing: it is there before the step")];
+  }
+
+  peakDetails(device) {
+    const { data } = this, peak = data.peaks[device];
+    const bar = element("div", { class: "share", role: "presentation" }, ...peak.by_role.map(([, bytes], at) => element("span", { class: at >= COLOURS ? "stripe" : "", style: { flex: String(bytes), backgroundColor: colourOf(at) } })));
+    const roles = element("div", { class: "legend" }, ...peak.by_role.map(([role, bytes], at) => element("span", {}, swatch(at), element("i", {}, `${role} ${sizeText(bytes)}`))));
+    return [
+      element("h3", {}, `Peak of ${peak.device}`),
+      factList([["holds", `${sizeText(peak.peak_bytes)} of ${sizeText(peak.limit_bytes)}`], ["first at", timeText(peak.at_ns)],
+        ["reached by", `${peak.cause.name}, which needs ${sizeText(peak.cause.nbytes)}`]]),
+      bar, roles, element("h2", {}, "By module"), smallTable(peak.parts.slice(0, 8).map((part) => [part.scope, part.role, sizeText(part.nbytes)])),
+      element("h2", {}, "Largest tensors"), smallTable(peak.largest.map((one) => [one.name, one.role, sizeText(one.nbytes)])),
+    ];
+  }
+
+  // Answers: every sentence shows its evidence
+
+  setAnswers() {
     const { data, timeline } = this;
-    const rest = data.op_module.some((module) => module >= data.modules.length);
-    legend(this.find("legend"), rest ? [...data.modules, "(all others)"] : data.modules, (at, button) => {
-      timeline.module = timeline.module === at ? -1 : at;
-      for (const other of button.parentElement.children) other.setAttribute("aria-pressed", other === button && timeline.module === at);
-      timeline.later();
+    document.querySelectorAll("button.say").forEach((button) => {
+      button.addEventListener("click", () => {
+        const on = button.getAttribute("aria-pressed") !== "true", set = Number(button.dataset.set);
+        document.querySelectorAll("button.say").forEach((other) => other.setAttribute("aria-pressed", other === button && on));
+        if (!on) { timeline.mark(null); return; }
+        const items = Array.from(data.evidence.slice(data.evidence_start[set], data.evidence_start[set + 1]));
+        this.showEvidence(button.dataset.kind, items);
+      });
     });
-    this.find("peaks").replaceChildren(...data.peaks.map((peak, device) => element("button",
-      { type: "button", "aria-pressed": "false", onclick: () => timeline.selectPeak(device) }, `${peak.device}: ${sizeText(peak.peak_bytes)} of ${sizeText(peak.limit_bytes)}`)));
-    this.colourLegend();
   }
 
-  colourLegend() {
-    const { data, graph } = this, place = this.find("colours");
-    if (graph.colouring === "device") legend(place, data.devices, null);
-    else place.replaceChildren(element("span", { class: "whole" }, graph.colouring === "time" ? `the darker, the more time; most: ${timeText(graph.most.time)}` : `the darker, the more bytes made; most: ${sizeText(graph.most.bytes)}`));
+  showEvidence(kind, items) {
+    const { data, timeline } = this, ops = new Uint8Array(data.op_start.length), sends = new Uint8Array(data.send_start.length);
+    if (kind === "peak") { timeline.mark(null); timeline.select({ kind, index: items[0] }); return; }
+    if (kind === "op") for (const op of items) ops[op] = 1;
+    if (kind === "send") for (const send of items) sends[send] = 1;
+    if (kind === "device") for (const device of items) for (const op of timeline.sorted.ops[device]) ops[op] = 1;
+    timeline.mark(ops, sends);
+    timeline.fit();
+  }
+
+  // Controls
+
+  setLegend() {
+    const { data, timeline } = this, byPhase = timeline.numbers === data.op_phase, names = byPhase ? data.phases : data.modules;
+    this.find("legend").replaceChildren(...names.map((name, at) => element("button", { type: "button", "aria-pressed": "false", onclick: (event) => {
+      timeline.module = timeline.module === at ? -1 : at;
+      for (const other of this.find("legend").children) other.setAttribute("aria-pressed", other === event.currentTarget && timeline.module === at);
+      timeline.later();
+    } }, swatch(at), element("i", { title: name }, name))));
+    this.find("colouring").hidden = data.phases.length < 2;
+    this.find("colouring").textContent = `Colour: ${byPhase ? "phase" : "module"}`;
   }
 
   setButtons() {
-    const { timeline, graph } = this;
+    const { timeline, data } = this;
     this.find("zoom-in").onclick = () => timeline.zoom(2);
     this.find("zoom-out").onclick = () => timeline.zoom(0.5);
     this.find("zoom-fit").onclick = () => timeline.fit();
+    this.find("colouring").onclick = () => {
+      timeline.numbers = timeline.numbers === data.op_phase ? data.op_module : data.op_phase;
+      timeline.module = -1;
+      this.setLegend();
+      timeline.later();
+    };
     this.find("critical").onclick = (event) => {
       timeline.onlyCritical = !timeline.onlyCritical;
       event.currentTarget.setAttribute("aria-pressed", timeline.onlyCritical);
       timeline.later();
     };
-    this.find("fold-all").onclick = () => { graph.foldAll(); this.colourLegend(); };
-    for (const button of document.querySelectorAll("[data-colour]")) {
-      button.onclick = () => {
-        graph.colouring = button.dataset.colour;
-        for (const other of document.querySelectorAll("[data-colour]")) other.setAttribute("aria-pressed", other === button);
-        graph.draw();
-        this.colourLegend();
-      };
-    }
+    document.querySelectorAll("button.every").forEach((button) => { button.onclick = () => { button.parentElement.classList.add("all"); button.remove(); }; });
     addEventListener("keydown", (event) => {
       if (event.key !== "/" || event.ctrlKey || event.metaKey || /^(INPUT|TEXTAREA)$/.test(event.target.tagName)) return;
       event.preventDefault();
       this.find("search").focus();
     });
+  }
+
+  setTabs() {
+    const tabs = [...document.querySelectorAll("[role=tab]")];
+    tabs.forEach((tab, at) => {
+      tab.onclick = () => this.openTab(tab.dataset.tab);
+      tab.onkeydown = (event) => {
+        const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+        if (by) { const next = tabs[(at + by + tabs.length) % tabs.length]; next.focus(); this.openTab(next.dataset.tab, false); }
+      };
+    });
+    this.openTab(tabs[0].dataset.tab, false);
+  }
+
+  openTab(name, scroll = true) {
+    for (const tab of document.querySelectorAll("[role=tab]")) {
+      const on = tab.dataset.tab === name;
+      tab.setAttribute("aria-selected", on);
+      tab.tabIndex = on ? 0 : -1;
+      this.find("panel-" + tab.dataset.tab).classList.toggle("shown", on);
+      if (on && name === "graph") this.graph.draw();
+      if (on && scroll) tab.parentElement.scrollIntoView();
+    }
   }
 
   setSearch() {
@@ -161,23 +243,22 @@ class Page {
   }
 
   search(text) {
-    const { data, timeline, graph } = this, wanted = text.trim().toLowerCase();
+    const { data, timeline } = this, wanted = text.trim().toLowerCase();
     this.matches = [];
     this.here = -1;
-    timeline.found = graph.found = null;
+    let found = null;
     if (wanted) {
       const paths = data.paths.map((path) => path.join(".").toLowerCase().includes(wanted));
       const kinds = data.kinds.map((kind) => kind.toLowerCase().includes(wanted));
-      const found = new Uint8Array(data.op_name.length);
+      found = new Uint8Array(data.op_name.length);
       for (let op = 0; op < found.length; op++) {
         if (paths[data.op_path[op]] || kinds[data.op_kind[op]] || data.op_name[op].toLowerCase().includes(wanted)) { found[op] = 1; this.matches.push(op); }
       }
-      timeline.found = graph.found = found;
       this.matches.sort((a, b) => data.op_start[a] - data.op_start[b]);
     }
     this.find("found").textContent = wanted ? this.matches.length.toLocaleString("en") : "";
-    timeline.later();
-    graph.draw();
+    timeline.mark(found);
+    if (this.folded) { this.folded.found = found; this.folded.draw(); }
   }
 
   next(by) {
@@ -205,12 +286,13 @@ class Page {
   }
 }
 
+document.documentElement.classList.add("js");
 window.loadmaster = { ready: false };
 unpacked(document.getElementById("packed").textContent).then((data) => {
-  window.loadmaster = { ready: true, data, page: new Page(data) };
+  window.loadmaster = { ready: true, data, page: new Page(data), at: performance.now() };
 }).catch((error) => {
   const place = document.getElementById("failed");
-  place.textContent = `The drawings could not be made: ${error.message}. The words and tables below are complete.`;
+  place.textContent = `The drawings could not be made: ${error.message}. The words and tables are complete.`;
   place.hidden = false;
   console.error(error);
 });

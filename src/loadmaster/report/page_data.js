@@ -3,15 +3,14 @@
 
 async function inflated(text) {
   if (typeof DecompressionStream === "undefined") throw new Error("this browser is too old to unpack the data of the page");
-  const coded = atob(text.trim());
-  const bytes = new Uint8Array(coded.length);
+  const coded = atob(text.trim()), bytes = new Uint8Array(coded.length);
   for (let i = 0; i < coded.length; i++) bytes[i] = coded.charCodeAt(i);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-// Differences, zigzag, seven bits a byte. Numbers up to 2^53, so no bit operations past 32 bits.
-function varints(bytes, at, count) {
+// Zigzag, seven bits a byte; sums of them where they are differences. Up to 2^53, so no bit operations past 32 bits.
+function varints(bytes, at, count, differences) {
   const column = new Float64Array(count);
   let value = 0;
   for (let i = 0; i < count; i++) {
@@ -21,26 +20,50 @@ function varints(bytes, at, count) {
       step += (byte & 127) * scale;
       scale *= 128;
     } while (byte & 128);
-    value += step % 2 ? -(step + 1) / 2 : step / 2;
+    step = step % 2 ? -(step + 1) / 2 : step / 2;
+    value = differences ? value + step : step;
     column[i] = value;
   }
   return column;
 }
 
+// Starts from the gaps after what ended before on the same device or link.
+function starts(gap, length, resource, count) {
+  const ended = new Float64Array(count), start = new Float64Array(gap.length);
+  for (let i = 0; i < gap.length; i++) {
+    start[i] = ended[resource[i]] + gap[i];
+    ended[resource[i]] = start[i] + length[i];
+  }
+  return start;
+}
+
+// Rows of a table in which row i has count[i] entries.
+function offsets(count) {
+  const start = new Float64Array(count.length + 1);
+  for (let i = 0; i < count.length; i++) start[i + 1] = start[i] + count[i];
+  return start;
+}
+
 async function unpacked(text) {
   const bytes = await inflated(text);
-  const length = bytes[0] + 256 * (bytes[1] + 256 * (bytes[2] + 256 * bytes[3]));
-  const words = new TextDecoder();
+  const length = bytes[0] + 256 * (bytes[1] + 256 * (bytes[2] + 256 * bytes[3])), words = new TextDecoder();
   const data = JSON.parse(words.decode(bytes.subarray(4, 4 + length)));
   let at = 4 + length;
-  for (const [name, size, count] of data.columns) {
-    data[name] = varints(bytes, at, count);
+  for (const [name, size, count, differences] of data.columns) {
+    data[name] = varints(bytes, at, count, differences);
     at += size;
   }
   for (const [name, size] of data.texts) {
     data[name] = JSON.parse(words.decode(bytes.subarray(at, at + size)));
     at += size;
   }
+  data.op_start = starts(data.op_gap, data.op_length, data.op_device, data.devices.length);
+  data.send_start = starts(data.send_gap, data.send_length, data.send_wire, data.wires.length);
+  data.read_start = offsets(data.read_count);
+  data.read_maker = new Float64Array(data.read_back.length);
+  for (let op = 0; op < data.op_start.length; op++)
+    for (let i = data.read_start[op]; i < data.read_start[op + 1]; i++) data.read_maker[i] = op - data.read_back[i];
+  data.send_name = data.send_name.map((name, send) => name || "output of " + data.op_name[data.send_maker[send]]);
   return data;
 }
 
@@ -54,12 +77,15 @@ function scaled(value, units) {
   return (scale === 1 ? value.toFixed(0) : threeDigits(value / scale)) + " " + unit;
 }
 
-const timeText = (ns) => scaled(ns, [["s", 1e9], ["ms", 1e6], ["us", 1e3], ["ns", 1]]);
+const TIMES = [["s", 1e9], ["ms", 1e6], ["us", 1e3], ["ns", 1]];
+const timeText = (ns) => scaled(ns, TIMES);
 const sizeText = (bytes) => scaled(bytes, [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10], ["B", 1]]);
+const energyText = (pj) => scaled(pj, [["kJ", 1e15], ["J", 1e12], ["mJ", 1e9], ["uJ", 1e6], ["nJ", 1e3], ["pJ", 1]]);
 const shareText = (part, whole) => (whole ? (100 * part / whole).toFixed(1) + " %" : "-");
 // A moment or a length in milliseconds, to the microsecond.
 const exactMs = (ns) => `${(ns / 1e6).toLocaleString("en", { minimumFractionDigits: 3, maximumFractionDigits: 3 })} ms`;
 const countText = (count, word) => count.toLocaleString("en") + " " + word + (count === 1 ? "" : "s");
+const signedText = (value, unit) => (value === 0 ? "±" : value > 0 ? "+" : "−") + { ns: timeText, bytes: sizeText, pJ: energyText }[unit](Math.abs(value));
 
 // Elements are made here and nowhere else; names of ops are only ever text.
 function element(tag, settings = {}, ...children) {
@@ -77,12 +103,13 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-// As many colours as can be told apart at a glance; all that follow are grey.
-const MODULE_COLOURS = 8;
-const moduleColour = (number) => (number < MODULE_COLOURS ? `var(--c${number})` : "var(--other)");
+// Six colours that stay apart for colour-blind readers; those that follow come again with stripes.
+const COLOURS = 6;
+const colourOf = (number) => `var(--c${number % COLOURS})`;
+const swatch = (number) => element("b", { class: number >= COLOURS ? "stripe" : "", style: { backgroundColor: colourOf(number) } });
 
 // Black or white, whichever can be read on the colour.
 function inkOn(hex) {
   const [red, green, blue] = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
-  return 0.3 * red + 0.59 * green + 0.11 * blue > 118 ? "#14161a" : "#f5f4f0";
+  return 0.3 * red + 0.59 * green + 0.11 * blue > 140 ? "#14161a" : "#ffffff";
 }

@@ -23,7 +23,6 @@ class Folded {
     this.data = data;
     this.place = place;
     this.reveal = reveal; // called with an op that was clicked
-    this.colouring = "device";
     this.found = null;
     this.all = [];
     this.root = this.grow();
@@ -173,8 +172,8 @@ class Folded {
   // Who reads from whom among the visible boxes: [earlier, later, reads], most reads first.
   lines(leafOf) {
     const { data } = this, count = new Map(), size = this.all.length;
-    for (let at = 0; at < data.read_maker.length; at++) {
-      let from = leafOf[data.read_maker[at]], to = leafOf[data.read_reader[at]];
+    for (let reader = 0; reader < data.op_start.length; reader++) for (let at = data.read_start[reader]; at < data.read_start[reader + 1]; at++) {
+      let from = leafOf[data.read_maker[at]], to = leafOf[reader];
       if (from === to) continue;
       if (this.all[from].first > this.all[to].first) [from, to] = [to, from];
       count.set(from * size + to, (count.get(from * size + to) || 0) + 1);
@@ -247,8 +246,6 @@ class Folded {
     const [visible, leafOf] = this.leaves(), lines = this.lines(leafOf);
     const wide = Math.max(480, (this.place.clientWidth || 1200) - 4);
     this.arrange(this.root, this.orders(lines), wide);
-    this.most = { time: 1, bytes: 1 };
-    for (const leaf of visible) for (const name of ["time", "bytes"]) this.most[name] = Math.max(this.most[name], leaf[name]);
     const width = Math.max(wide - 2, this.root.w), height = this.root.h;
     const picture = this.shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Modules" });
     // Lines lie over the frames of open modules and under the boxes.
@@ -316,12 +313,9 @@ class Folded {
   }
 
   fillBox(group, branch) {
-    const tint = { device: [moduleColour(this.main(branch)), 0.34], time: ["var(--hot)", 0.04 + 0.72 * Math.sqrt(branch.time / this.most.time)],
-      memory: ["var(--accent)", 0.04 + 0.62 * Math.sqrt(branch.bytes / this.most.bytes)] }[this.colouring];
-    group.append(this.shape("rect", { width: branch.w, height: branch.h, rx: 7, "pointer-events": "none", style: `fill:${tint[0]};fill-opacity:${tint[1].toFixed(3)}` }));
+    group.append(this.shape("rect", { width: branch.w, height: branch.h, rx: 7, "pointer-events": "none", style: `fill:${colourOf(this.main(branch))};fill-opacity:.3` }));
     group.append(this.label(this.cut(branch.name, branch.w - 18, 7), { x: 10, y: 16 }));
-    const small = this.colouring === "memory" ? `makes ${sizeText(branch.bytes)}` : this.note(branch);
-    group.append(this.label(small, { x: 10, y: branch.op >= 0 ? 29 : 31, class: "small" }));
+    group.append(this.label(this.note(branch), { x: 10, y: branch.op >= 0 ? 29 : 31, class: "small" }));
     if (branch.op < 0 && branch.time) this.drawShares(group, branch);
   }
 
@@ -330,7 +324,7 @@ class Folded {
     let x = 10;
     branch.by.forEach((time, device) => {
       const w = ((branch.w - 20) * time) / branch.time;
-      if (w > 0.4) group.append(this.shape("rect", { x, y: branch.h - 9, width: w, height: 4, style: `fill:${moduleColour(device)}` }));
+      if (w > 0.4) group.append(this.shape("rect", { x, y: branch.h - 9, width: w, height: 4, style: `fill:${colourOf(device)}` }));
       x += w;
     });
   }

@@ -9,51 +9,18 @@ import numpy as np
 from loadmaster.errors import InvalidSetting
 from loadmaster.pipelines.judging import Pipeline
 from loadmaster.pipelines.microbatched import PipelineResult
-from loadmaster.pipelines.microbatches import parse_action
-from loadmaster.pipelines.stages import BACKWARD, FORWARD, LETTERS, REDUCE, UPDATE, WEIGHT, phases_of, settle_stages
+from loadmaster.pipelines.stages import BACKWARD, FORWARD, LETTERS, WEIGHT, phases_of, settle_stages
+from loadmaster.report.drawing import MOST_DEVICES, text_lines
+from loadmaster.report.schedule import Schedule
 from loadmaster.report.standing import bound_summary
-from loadmaster.simulator import Timeline
-
-IDLE = "."
-LEGEND = (
-    "0-9 forward pass of the microbatch with that last digit, a-j its backward pass, + gradients of weights, "
-    "= their sum over replicas, # update"
-)
 
 
 def picture(result: PipelineResult, width: int = 100) -> list[str]:
-    """A row for each device, time from left to right; a cell shows what takes most of it."""
+    """A row for each device, time from left to right; a digit is the last one of the microbatch that takes most."""
     problem, plan, line = result.result.problem, result.result.plan, result.result.timeline
-    names = problem.cluster.device_names
-    margin = max(len(name) for name in names) + 2
-    columns = max(20, width - margin)
-    rows = []
-    for device, name in enumerate(names):
-        ops = np.flatnonzero(plan.device == device)
-        rows.append(name.ljust(margin) + _row(problem.graph.op_name, line, ops.tolist(), columns))
-    return [*rows, LEGEND]
-
-
-def _row(names: tuple[str, ...], line: Timeline, ops: list[int], columns: int) -> str:
-    most = np.zeros(columns)
-    shown = [IDLE] * columns
-    scale = columns / max(1, line.step_ns)
-    idle = np.ones(columns)
-    for op in ops:
-        low, high = float(line.start_ns[op]) * scale, float(line.end_ns[op]) * scale
-        for cell in range(int(low), min(columns, int(np.ceil(high)))):
-            part = min(high, cell + 1) - max(low, cell)
-            idle[cell] -= part
-            if part > most[cell]:
-                most[cell], shown[cell] = part, _letter(names[op])
-    return "".join(IDLE if idle[cell] > 0.5 else shown[cell] for cell in range(columns))
-
-
-def _letter(name: str) -> str:
-    action = parse_action(name)
-    digit = action.microbatch % 10
-    shown = {FORWARD: str(digit), BACKWARD: "abcdefghij"[digit], WEIGHT: "+", UPDATE: "#", REDUCE: "="}
-    return shown[action.phase]
+    rows = [row.plain.rstrip() for row in text_lines(Schedule.of(problem, plan, line), width)]
+    devices = min(problem.num_devices, MOST_DEVICES)
+    return [*rows[1 : 2 * devices : 2], rows[-1]]
 
 
 def stage_rows(result: PipelineResult) -> list[dict[str, Any]]:

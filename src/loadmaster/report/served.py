@@ -15,7 +15,7 @@ from loadmaster import __version__
 from loadmaster.files.writing import write_text
 from loadmaster.report.grids import Section
 from loadmaster.report.html import figure_html, grid_html
-from loadmaster.report.modules import COLOURS, GREY
+from loadmaster.report.modules import colour_of
 from loadmaster.report.plot import PALETTE, blank_figure, save_figure
 
 _PAGE = """<!doctype html>
@@ -30,7 +30,6 @@ _PAGE = """<!doctype html>
 </head>
 <body>
 <header>
-  <p class="brand">loadmaster</p>
   <h1>{title}</h1>
   <p class="subtitle">{subtitle}</p>
   <p class="basis">{basis}</p>
@@ -117,7 +116,7 @@ def _strip(strip: Strip) -> str:
 
 
 def _colour(device: int) -> str:
-    return COLOURS[device] if device < len(COLOURS) else GREY
+    return colour_of(device)
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,27 @@
-"""How far a plan is from the best, in words that name the best of what: "optimal unfused", "+34.0 % fused".
+"""How far a plan is from the best, in words that name the best of what: "at most 20 % from the best fused plan".
 
 Bounds hold for a class of plans each, so that the numbers of two rows compare only with their classes beside them.
+"Optimal" is said where no plan at all is better; a plan that meets a narrower bound is the best of its class.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from loadmaster.problem.bounds import Bound
+from loadmaster.problem import Problem
+from loadmaster.problem.bounds import Among, Bound, bound_of
 from loadmaster.report.units import percent_text
 from loadmaster.search import Result
 
+ANY_PLAN = Among("any", adding=True)
+BOUND_SECONDS = 0.5  # for the bound of all plans
+
 
 class Bounded(Protocol):
-    """A result or an explanation."""
+    """A result or a verdict."""
 
     @property
     def bound(self) -> Bound:
@@ -33,30 +39,88 @@ class Bounded(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """A value between what no plan can beat and itself.
+
+    Attributes:
+        value: of the plan, in the unit of its objective.
+        choices: what no plan of the class that was searched can beat.
+        any_plan: what no unsplit plan can beat, whatever it fuses, makes again or keeps elsewhere.
+        fits: the plan does.
+    """
+
+    value: int
+    choices: Bound
+    any_plan: Bound
+    fits: bool
+
+    @property
+    def gap(self) -> float:
+        """How far above the bound of its choices, as a share of it."""
+        return _above(self.value, self.choices.value)
+
+    def to_json(self) -> dict[str, Any]:
+        rows = (("choices", self.choices), ("any_plan", self.any_plan))
+        said = {name: {"value": bound.value, **bound_summary(bound)} for name, bound in rows}
+        return {"value": self.value, **said, "gap": self.gap if math.isfinite(self.gap) else None}
+
+    def words(self, shown: Callable[[float], str]) -> str:
+        """The strongest true sentence."""
+        if self.fits and self.value == self.any_plan.value:
+            parts = " of these parts" if self.any_plan.among.parts else ""
+            return f"Optimal: no {'plan' + parts if parts else 'unsplit plan'} is better."
+        noun = class_words(self.choices.among)
+        if self.fits and self.value == self.choices.value:
+            far = (
+                f"; at most {far_text(_above(self.value, self.any_plan.value))} from any" if self.any_plan.value else ""
+            )
+            return f"The best {noun}{far}."
+        if not math.isfinite(self.gap):
+            return f"No bound above 0 is known for a {noun}."
+        return f"At most {far_text(self.gap)} from the best {noun} ({shown(self.choices.value)} or more)."
+
+
+def bounds_of(result: Result) -> Bounds:
+    """Of a result; the bound of all plans is worked out here, where the result's own is narrower."""
+    own = result.bound
+    wide = own if own.among.covers(ANY_PLAN) else _any_plan(result.problem)
+    return Bounds(result.value, own, wide, result.fits)
+
+
+def _any_plan(problem: Problem) -> Bound:
+    return bound_of(problem, fusing=True, adding=True, seconds=BOUND_SECONDS)
+
+
+def _above(value: int, bound: int) -> float:
+    return value / bound - 1 if bound else (0.0 if not value else math.inf)
+
+
+def far_text(gap: float) -> str:
+    """34 %, 2.5 %, 0.05 %."""
+    return f"{100 * gap:.{0 if gap >= 0.095 else 1 if gap >= 0.0095 else 2}f} %"
+
+
+def class_words(among: Among) -> str:
+    """ "unsplit, fused plan": one of the class."""
+    kernels = {"none": ", unfused", "rules": ", fused", "any": ""}[among.kernels]
+    fitting = " that fits" if among.fitting else ""
+    again = "" if among.adding else " without recompute"
+    return f"{'split' if among.parts else 'unsplit'}{kernels} plan{again if among.kernels == 'any' else ''}{fitting}"
+
+
 def standing(result: Bounded) -> str:
-    """At most how far from the best of its class; or that it is the best."""
-    among = result.bound.among.short
+    """In a cell: at most how far from the best of its class, or that it is the best."""
+    among = result.bound.among
     if result.optimal:
-        return f"optimal {among}"
-    return f"{percent_text(result.gap)} {among}" if math.isfinite(result.gap) else "-"
+        return "optimal" if among.covers(Among("any", adding=True, parts=among.parts)) else f"best {among.short}"
+    return f"{percent_text(result.gap)} {among.short}" if math.isfinite(result.gap) else "-"
 
 
 def standing_beside(result: Result, others: Iterable[Result]) -> str:
     """The same in a table: no row above a smaller value that fits is called optimal, only the best of its class."""
     beaten = result.optimal and any(other.fits and other.value < result.value for other in others)
     return f"best {result.among.short}" if beaten else standing(result)
-
-
-def standing_words(result: Bounded, shown: str) -> str:
-    """As a sentence; `shown`: the bound with its unit."""
-    words = result.bound.among.words
-    if result.optimal:
-        return f"It is optimal among {words}: none of them can go under {shown}."
-    if not math.isfinite(result.gap):
-        return f"No bound above 0 is known for {words}."
-    tail = " More work might raise this bound: it was cut off." if result.bound.cut else ""
-    far = f"{100 * result.gap:.1f} %"
-    return f"It is at most {far} from the best of {words}: none of them can go under {shown}.{tail}"
 
 
 def bound_summary(bound: Bound) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""An explanation in words: sections of sentences and small tables, which terminal and page both show.
+"""A report in words: the four answers, and sections of tables after them, which terminal and page both show.
 
 The one place where reports become English. Sections are data (titles, sentences, grids), so that every view shows the
 same ones.
@@ -6,126 +6,215 @@ same ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+import textwrap
+from collections.abc import Callable, Iterator
 
-from loadmaster.report.explain import Explanation
-from loadmaster.report.grids import Grid, Section, section_text, share_text, signed
+from loadmaster.report.actions import Action
+from loadmaster.report.added import Added
+from loadmaster.report.bottleneck import Sentence
+from loadmaster.report.explain import Report, fullest
+from loadmaster.report.grids import Grid, Section, percent, section_text, share_text, signed
 from loadmaster.report.memory import Peak
-from loadmaster.report.moves import Decision, MoveCost
-from loadmaster.report.standing import standing_words
+from loadmaster.report.moves import MoveCost
 from loadmaster.report.units import size_text, time_text, value_text
-from loadmaster.report.whatif import WhatIf
+
+WIDTH, MARGIN = 80, 10  # of the four answers
+MOST_LINES = 12
 
 
-def sections(found: Explanation) -> tuple[Section, ...]:
-    """The explanation as sections of sentences and tables; page, terminal and notebook show the same ones."""
-    parts = [_headline(found), _step(found), _memory(found), _placement(found), _faster(found)]
-    parts += [section(found) for section, wanted in _OPTIONAL if wanted(found)]
-    return tuple(parts)
+def shown_by(found: Report) -> Callable[[float], str]:
+    """How values of its objective are written."""
+    return value_text(found.objective)
 
 
-def in_words(found: Explanation) -> str:
-    """Plain text, no wider than its longest table."""
-    return "\n\n".join(section_text(section) for section in sections(found)) + "\n"
+# The four answers
+
+
+def verdict_sentences(found: Report) -> list[str]:
+    """What the plan is and how good."""
+    verdict, shown = found.verdict, shown_by(found)
+    step = f"{time_text(verdict.step_ns)} a step on {found.cluster}"
+    if verdict.speed_up is not None:
+        step += f", {verdict.speed_up:.2f}x one device"
+    goal = [found.objective.sentence.format(value=shown(verdict.value))] if found.objective.sentence else []
+    over = verdict.over_bytes
+    fits = [f"It does not fit: {size_text(over)} over the memory."] if over else []
+    return [f"{step}{'; it fits' if not over else ''}.", *goal, *fits, verdict.bounds.words(shown)]
+
+
+def peak_sentence(peak: Peak) -> Sentence:
+    """When a device holds most, and why then."""
+    reached = {
+        "op": f"when {peak.cause.name} starts and needs {size_text(peak.cause.nbytes)}",
+        "transfer": f"when {peak.cause.name} ({size_text(peak.cause.nbytes)}) begins to arrive",
+        "start": "before the step begins",
+    }[peak.cause.kind]
+    share = percent(peak.peak_bytes, peak.limit_bytes)
+    most = ", ".join(f"{role} {size_text(nbytes)}" for role, nbytes in peak.by_role[:2])
+    text = f"{peak.device} is the fullest: {size_text(peak.peak_bytes)} of {size_text(peak.limit_bytes)} ({share}), "
+    return Sentence(f"{text}at {time_text(peak.at_ns)}, {reached}{f'; {most}' if most else ''}.", "peak")
+
+
+def answers(found: Report) -> list[tuple[str, list[Sentence], list[Action]]]:
+    """(title, sentences with their evidence, actions): plan, bottleneck, what now, memory."""
+    device = fullest(found.peaks)
+    peak = peak_sentence(found.peaks[device])
+    held = Sentence(peak.text, "peak", (device,))
+    return [
+        ("Plan", [Sentence(text) for text in verdict_sentences(found)], []),
+        ("Limit", list(found.bottleneck.sentences), []),
+        ("Next", [] if found.actions else [Sentence(nothing_gained(found))], list(found.actions)),
+        ("Memory", [held], []),
+    ]
+
+
+def nothing_gained(found: Report) -> str:
+    """Where there is no action."""
+    if found.verdict.over_bytes:
+        return "No change that was tried makes it fit."
+    if any(name == "asked" for name, _ in found.provenance):
+        return "No change that was tried gained 1 %."
+    return "How it was planned is not known, so that no command can be given."
+
+
+def answer_lines(found: Report, width: int = WIDTH) -> list[str]:
+    """The four answers, in twelve lines at most where names are not long."""
+    short = [
+        ("Plan", " ".join(verdict_sentences(found)), 3),
+        ("Limit", " ".join(sentence.text for sentence in found.bottleneck.sentences[:3]), 3),
+        ("Memory", answers(found)[3][1][0].text, 2),
+    ]
+    lines = [line for title, text, most in short for line in _wrapped(title, text, width, most)]
+    left = MOST_LINES - len(lines)
+    shown = shown_by(found)
+    if found.actions:
+        best = found.actions[0]
+        lines += [*_wrapped("Next", best.text(shown), width, max(1, left - 3)), *command_lines(best.command, width)]
+    elif found.uses:
+        lines += [*_wrapped("Next", nothing_gained(found), width, 1), *command_lines(found.uses[0], width)]
+    else:
+        lines += _wrapped("Next", nothing_gained(found), width, 2)
+    return lines
+
+
+def _wrapped(title: str, text: str, width: int, most: int) -> list[str]:
+    """In at most so many lines; what is over ends in an ellipsis."""
+    gap = " " * MARGIN
+    first = f"{title:{MARGIN}}"
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=gap,
+        max_lines=most,
+        placeholder=" …",
+        break_on_hyphens=False,
+    )
+
+
+def command_lines(command: str, width: int) -> list[str]:
+    """A command over several lines, as a shell takes it."""
+    gap = " " * 4
+    lines = [gap + command] if len(command) + 4 <= width else []
+    if not lines:
+        words: list[str] = [""]
+        for word in shlex.split(command):
+            quoted = shlex.quote(word)
+            if words[-1] and len(words[-1]) + len(quoted) + 7 > width:
+                words.append("")
+            words[-1] += f" {quoted}" if words[-1] else quoted
+        lines = [f"{gap}{line} \\" for line in words[:-1]] + [gap + words[-1]]
+    return lines
+
+
+# All of it
+
+
+def in_words(found: Report) -> str:
+    """The four answers, then every table."""
+    head = "\n".join(answer_lines(found, 100))
+    rest = [section_text(section) for section in sections(found)]
+    return "\n\n".join([head, *rest]) + "\n"
+
+
+def sections(found: Report) -> tuple[Section, ...]:
+    """Tables behind the answers."""
+    return tuple(_sections(found))
+
+
+def _sections(found: Report) -> Iterator[Section]:
+    yield _step(found)
+    yield _memory(found)
+    if len(found.devices) > 1:
+        yield _placement(found)
+    if found.what_ifs:
+        yield _changed(found)
+    if found.fusion.kernels:
+        yield _fusion(found)
+    if found.added.ops_again + found.added.stays + found.added.homes:
+        yield Section("Recomputation and offload", tuple(_added(found.added)))
+    if found.expense.money is not None or found.expense.energy_j is not None:
+        yield _expense(found)
+    if found.hardware:
+        yield _elsewhere(found)
 
 
 def _many(count: int, word: str, plural: str | None = None) -> str:
     return f"{count:,} {word if count == 1 else plural or word + 's'}"
 
 
-def _headline(found: Explanation) -> Section:
-    shown = value_text(found.objective)
-    bound = standing_words(found, shown(found.lower_bound))
-    took = time_text(found.step_ns)
-    lines = [f"A step of {found.graph} on {found.cluster} takes {took}, planned by {found.method}."]
-    if found.objective.sentence:
-        lines.append(found.objective.sentence.format(value=shown(found.value)))
-    lines.append(bound)
-    if found.over_bytes:
-        lines.append(f"It does not fit: {size_text(found.over_bytes)} over the memory of the devices.")
-    return Section("In short", tuple(lines))
-
-
-def _step(found: Explanation) -> Section:
-    path, step = found.path, found.step_ns
+def _step(found: Report) -> Section:
+    path, step = found.path, found.verdict.step_ns
     ops = sum(1 for piece in path.pieces if piece.kind == "op")
-    lines = [
+    line = (
         f"The critical path is {_many(ops, 'kernel' if found.fusion.kernels else 'op')} and "
-        f"{_many(len(path.pieces) - ops, 'transfer')}, one after the other from 0 to the end: "
-        f"{time_text(path.compute_ns)} computing ({share_text(path.compute_ns, step)}) and "
-        f"{time_text(path.transfer_ns)} sending ({share_text(path.transfer_ns, step)})."
-    ]
-    if path.queue_ns:
-        lines.append(
-            f"For {time_text(path.queue_ns)} of it ({share_text(path.queue_ns, step)}) the next piece was ready, "
-            "and waited only because its device or its wire was taken."
-        )
-    lines.append(_busiest_link(found))
-    return Section("Where the step goes", tuple(lines), (_path_grid(found), _device_grid(found), *_wire_grid(found)))
-
-
-def _busiest_link(found: Explanation) -> str:
-    if not found.wires:
-        return "Nothing is sent between devices."
-    wire = found.wires[0]
-    queue = f"; transfers waited {time_text(wire.queue_ns)} for it, added up" if wire.queue_ns else ""
-    return (
-        f"The busiest link is {wire.name}: {_many(wire.sends, 'transfer')} of {size_text(wire.sent_bytes)} together, "
-        f"busy {share_text(wire.busy_ns, found.step_ns)} of the step{queue}."
+        f"{_many(len(path.pieces) - ops, 'transfer')}, one after the other: "
+        f"{time_text(path.compute_ns)} computing and {time_text(path.transfer_ns)} sending."
     )
-
-
-def _path_grid(found: Explanation) -> Grid:
-    rows = [
+    times = ("compute_ns", "transfer_wait_ns", "idle_ns", "finished_ns")
+    of_path = [
         (
             share.scope,
             f"{share.ops:,}",
             time_text(share.compute_ns),
             time_text(share.transfer_ns),
-            share_text(share.compute_ns + share.transfer_ns, found.step_ns),
+            share_text(share.compute_ns + share.transfer_ns, step),
         )
-        for share in found.path.by_scope
+        for share in path.by_scope
     ]
-    head = ("module", "ops", "compute", "transfers", "of the step")
-    return Grid("Critical path by module", head, tuple(rows), frozenset((1, 2, 3, 4)))
-
-
-def _device_grid(found: Explanation) -> Grid:
-    rows = [
+    devices = [
         (
             row.device,
             f"{row.ops:,}",
-            time_text(row.compute_ns),
-            time_text(row.transfer_wait_ns),
-            time_text(row.idle_ns),
-            time_text(row.finished_ns),
-            share_text(row.compute_ns, found.step_ns),
+            *(time_text(getattr(row, time)) for time in times),
+            share_text(row.compute_ns, step),
         )
         for row in found.devices
     ]
-    head = ("device", "ops", "computes", "waits for a transfer", "waits for another", "has finished", "busy")
-    return Grid("Devices", head, tuple(rows), frozenset(range(1, 7)))
-
-
-def _wire_grid(found: Explanation) -> tuple[Grid, ...]:
-    rows = [
+    wires = [
         (
             wire.name,
             f"{wire.sends:,}",
             size_text(wire.sent_bytes),
             time_text(wire.busy_ns),
             time_text(wire.queue_ns),
-            share_text(wire.busy_ns, found.step_ns),
+            share_text(wire.busy_ns, step),
         )
         for wire in found.wires
     ]
-    head = ("link", "transfers", "bytes", "busy", "queues", "of the step")
-    return (Grid("Links", head, tuple(rows), frozenset(range(1, 6))),) if rows else ()
+    path_head = ("module", "ops", "compute", "transfers", "of the step")
+    device_head = ("device", "ops", "computes", "waits: transfer", "waits: other", "finished", "busy")
+    wire_head = ("link", "transfers", "bytes", "busy", "queues", "of the step")
+    grids = [
+        Grid("Critical path by module", path_head, tuple(of_path), frozenset(range(1, 5))),
+        Grid("Devices", device_head, tuple(devices), frozenset(range(1, 7))),
+        *([Grid("Links", wire_head, tuple(wires), frozenset(range(1, 6)))] if wires else []),
+    ]
+    return Section("Where the step goes", (line,), tuple(grids))
 
 
-def _memory(found: Explanation) -> Section:
-    fullest = max(found.peaks, key=lambda peak: peak.peak_bytes / max(1, peak.limit_bytes))
-    lines = [peak_sentence(fullest)]
+def _memory(found: Report) -> Section:
     rows = [
         (
             peak.device,
@@ -133,134 +222,59 @@ def _memory(found: Explanation) -> Section:
             share_text(peak.peak_bytes, peak.limit_bytes),
             time_text(peak.at_ns),
             peak.cause.name,
-            ", ".join(f"{role} {size_text(nbytes)}" for role, nbytes in peak.by_role[:3]) or "-",
         )
         for peak in found.peaks
     ]
-    head = ("device", "peak", "of its memory", "first at", "reached by", "most of it")
-    parts = [(part.scope, part.role, f"{part.tensors:,}", size_text(part.nbytes)) for part in fullest.parts]
-    return Section(
-        "Where the memory goes",
-        tuple(lines),
+    most = found.peaks[fullest(found.peaks)]
+    parts = tuple((part.scope, part.role, f"{part.tensors:,}", size_text(part.nbytes)) for part in most.parts)
+    head, part_head = ("device", "peak", "of its memory", "at", "reached by"), ("module", "role", "tensors", "bytes")
+    title = f"Alive on {most.device} at its peak"
+    grids = (Grid("Peaks", head, tuple(rows), frozenset((1, 2, 3))), Grid(title, part_head, parts, frozenset((2, 3))))
+    return Section("Where the memory goes", (), grids)
+
+
+def _placement(found: Report) -> Section:
+    tried = found.reasons
+    line = f"Each group of ops was moved to each other device alone: {_many(tried.simulations, 'simulation')}."
+    rows = tuple(
         (
-            Grid("Peaks", head, tuple(rows), frozenset((1, 2, 3))),
-            Grid(
-                f"Alive on {fullest.device} at its peak",
-                ("module", "role", "tensors", "bytes"),
-                tuple(parts),
-                frozenset((2, 3)),
-            ),
-        ),
+            row.group,
+            row.device,
+            f"{row.ops:,}",
+            time_text(row.compute_ns),
+            row.moves[0].device if row.moves else "-",
+            _change_text(found, row.moves[0]) if row.moves else "-",
+            row.verdict,
+        )
+        for row in tried.rows
     )
-
-
-def peak_sentence(peak: Peak) -> str:
-    """When a device holds most, and why then."""
-    reached = {
-        "op": f"when {peak.cause.name} starts and needs {size_text(peak.cause.nbytes)}",
-        "transfer": f"when {peak.cause.name} ({size_text(peak.cause.nbytes)}) begins to arrive",
-        "start": "before the step begins",
-    }[peak.cause.kind]
-    return (
-        f"{peak.device} is the fullest: {size_text(peak.peak_bytes)} of {size_text(peak.limit_bytes)} "
-        f"({share_text(peak.peak_bytes, peak.limit_bytes)}), first at {time_text(peak.at_ns)}, {reached}."
-    )
-
-
-def _placement(found: Explanation) -> Section:
-    tried = found.decisions
-    if len(found.devices) == 1:
-        return Section("Why each group is where it is", ("There is one device; there is nothing to choose.",))
-    counts = (
-        (tried.count("better elsewhere"), "would be better elsewhere", "would be better elsewhere"),
-        (tried.count("matters"), "costs time or memory to move", "cost time or memory to move"),
-        (tried.count("does not matter"), "could as well be elsewhere", "could as well be elsewhere"),
-        (tried.count("nowhere else"), "can run nowhere else", "can run nowhere else"),
-        (tried.count("not tried"), "was not tried", "were not tried"),
-    )
-    said = ", ".join(_many(count, one, many) for count, one, many in counts if count)
-    line = f"Of {_many(len(tried.rows), 'group')}, {said} ({_many(tried.simulations, 'simulation')} of one move each)."
-    rows = tuple(_decision_row(found, row) for row in tried.rows)
-    head = ("group", "on", "ops", "compute", "best elsewhere", "would change the goal by", "verdict")
+    head = ("group", "on", "ops", "compute", "next best", "would cost", "verdict")
     return Section("Why each group is where it is", (line,), (Grid("Groups", head, rows, frozenset((2, 3, 5))),))
 
 
-def _decision_row(found: Explanation, row: Decision) -> tuple[str, ...]:
-    best = row.moves[0] if row.moves else None
-    where, change = ("-", "-") if best is None else (best.device, _change_text(found, best))
-    return (row.group, row.device, f"{row.ops:,}", time_text(row.compute_ns), where, change, row.verdict)
-
-
-def _change_text(found: Explanation, move: MoveCost) -> str:
+def _change_text(found: Report, move: MoveCost) -> str:
     """Of the goal, and of the bytes over the memory where a move changes those."""
-    over = move.over_bytes - found.over_bytes
-    change = signed(move.change, value_text(found.objective))
+    over = move.over_bytes - found.verdict.over_bytes
+    change = signed(move.change, shown_by(found))
     return f"{signed(over, size_text)} over, {change}" if over else change
 
 
-_BINDS = {
-    "work": "Work binds: shared out evenly with no wait at all, it takes {work}, more than any other bound. "
-    "Faster devices or more of them are what helps.",
-    "critical path": "The longest chain of ops binds: it takes {path} on the fastest device for each op, "
-    "however many devices there are. Fusing, or a faster device, shortens it; more devices do not.",
-    "link": "The busiest link binds: it alone is busy for {link}, longer than the work shared out or the longest chain."
-    " Faster links, or groups moved so that less is sent, are what helps.",
-    "memory": "Memory binds: the fullest device uses {memory} of its memory, and better plans do not fit.",
-}
-
-
-def _faster(found: Explanation) -> Section:
-    why, shown = found.why_not_faster, value_text(found.objective)
-    bound = {one.name: one for one in why.bounds}
-    texts = {
-        "work": time_text(bound["work"].value),
-        "path": time_text(bound["critical path"].value),
-        "link": time_text(bound["link"].value),
-        "memory": share_text(bound["memory"].value, bound["memory"].limit),
-    }
-    free = f"Over links that take no time, the same plan would take {time_text(why.without_transfers_ns)}."
-    binds = found.objective.binds or _BINDS[why.binds]
-    rows = [_help_row(found, row, shown) for row in (why.control, *why.helps)]
-    limits = [
+def _changed(found: Report) -> Section:
+    rows = tuple(
         (
-            one.name,
-            size_text(one.value) if one.name == "memory" else time_text(one.value),
-            share_text(one.value, one.limit),
-            "of its memory" if one.name == "memory" else "of the step",
+            row.change,
+            time_text(row.step_ns),
+            signed(-row.gain, shown_by(found)),
+            share_text(row.gain, found.verdict.value),
         )
-        for one in why.bounds
-    ]
-    grids = (
-        Grid("Bounds", ("bound", "value", "share", ""), tuple(limits), frozenset((1, 2))),
-        Grid(
-            "What would help",
-            ("change", "step", "largest peak", "gain", "share", "by"),
-            tuple(rows),
-            frozenset((1, 2, 3, 4)),
-        ),
+        for row in found.what_ifs
     )
-    return Section("Why not faster", (binds.format(**texts), free, _best_help(found)), grids)
+    head = ("changed alone", "step", "change", "gain")
+    grid = Grid("What if", head, rows, frozenset((1, 2, 3)))
+    return Section("The same plan on other hardware", ("Decisions and order stay as they are.",), (grid,))
 
 
-def _help_row(found: Explanation, row: WhatIf, shown: Callable[[float], str]) -> tuple[str, ...]:
-    fits = "" if not row.over_bytes else f" ({size_text(row.over_bytes)} over)"
-    gain = share_text(row.gain, found.value)
-    peak = size_text(row.peak_bytes) + fits
-    return (row.change, time_text(row.step_ns), peak, signed(row.gain, shown), gain, row.how)
-
-
-def _best_help(found: Explanation) -> str:
-    """What gains most beyond what searching alone gains."""
-    why = found.why_not_faster
-    best = max(why.helps, key=lambda row: (-row.over_bytes, row.gain))
-    more = best.gain - max(0, why.control.gain)
-    if best.over_bytes or more * 1000 < found.value:
-        return "None of the changes tried (one more device, links twice as fast, 10 % more memory) helps by itself."
-    helped = share_text(more, found.value)
-    return f"What would help most is {best.change}: {helped} less, beyond what searching longer gains."
-
-
-def _fusion(found: Explanation) -> Section:
+def _fusion(found: Report) -> Section:
     made = found.fusion
     launches = _many(made.launches_saved, "launch", "launches")
     line = (
@@ -269,47 +283,34 @@ def _fusion(found: Explanation) -> Section:
         f"{size_text(made.memory_saved_bytes)} of tensors are never stored."
     )
     rows = tuple(
-        (
-            gain.name,
-            gain.device,
-            f"{gain.ops:,}",
-            f"{gain.launches_saved:,}",
-            size_text(gain.traffic_saved_bytes),
-            time_text(gain.time_saved_ns),
-            " ".join(gain.kinds[:4]) + (" …" if len(gain.kinds) > 4 else ""),
-        )
+        (gain.name, gain.device, f"{gain.ops:,}", size_text(gain.traffic_saved_bytes), time_text(gain.time_saved_ns))
         for gain in made.largest
     )
-    head = ("kernel", "on", "ops", "launches", "bytes", "time", "of")
-    return Section("Fusion", (line,), (Grid("Kernels that save most", head, rows, frozenset((2, 3, 4, 5))),))
+    head = ("kernel", "on", "ops", "bytes saved", "time saved")
+    return Section("Fusion", (line,), (Grid("Kernels that save most", head, rows, frozenset((2, 3, 4))),))
 
 
-def _added(found: Explanation) -> Section:
-    made, lines = found.added, []
+def _added(made: Added) -> Iterator[str]:
     if made.ops_again:
         inside = (
-            f"{made.inside:,} of them inside kernels that read what they make"
-            if made.inside
-            else "none inside another kernel"
+            f"{made.inside:,} of them inside kernels that read what they make" if made.inside else "none inside one"
         )
-        lines.append(
-            f"{_many(made.ops_again, 'op')} run again, {inside}; the kernels of the others take "
-            f"{time_text(made.again_ns)}. {size_text(made.again_bytes)} of tensors are not held meanwhile."
-        )
+        took = time_text(made.again_ns)
+        yield f"{_many(made.ops_again, 'op')} run again, {inside}; the kernels of the others take {took}."
+        yield f"{size_text(made.again_bytes)} of tensors are not held meanwhile."
     if made.stays:
         wait, come = ("waits", "comes") if made.stays == 1 else ("wait", "come")
-        lines.append(f"{_many(made.stays, 'tensor')} {wait} on a host, {size_text(made.stay_bytes)}, and {come} back.")
+        yield f"{_many(made.stays, 'tensor')} {wait} on a host, {size_text(made.stay_bytes)}, and {come} back."
     if made.homes:
         back = f", {size_text(made.return_bytes)} go back updated" if made.return_bytes else ""
-        lines.append(
+        yield (
             f"{_many(made.homes, 'weight, state or input', 'weights, states and inputs')} "
             f"{'lives' if made.homes == 1 else 'live'} elsewhere, "
             f"{size_text(made.home_bytes)}: {size_text(made.visit_bytes)} come in a step{back}."
         )
-    return Section("Recomputation and offload", tuple(lines))
 
 
-def _expense(found: Explanation) -> Section:
+def _expense(found: Report) -> Section:
     cost, lines = found.expense, []
     if cost.money is not None:
         per_million = f"{cost.money * 1e6:,.2f} for a million steps"
@@ -320,7 +321,7 @@ def _expense(found: Explanation) -> Section:
     return Section("Money and energy", tuple(lines))
 
 
-def _elsewhere(found: Explanation) -> Section:
+def _elsewhere(found: Report) -> Section:
     base = found.hardware[0].step_ns
     rows = tuple(
         (
@@ -338,11 +339,3 @@ def _elsewhere(found: Explanation) -> Section:
     )
     head = ("cluster", "devices", "step", "speed-up", "largest peak", "fits", "cost", "energy", "planned by")
     return Section("Other hardware", (), (Grid("The same model elsewhere", head, rows, frozenset((1, 2, 3, 4, 6, 7))),))
-
-
-_OPTIONAL: tuple[tuple[Callable[[Explanation], Section], Callable[[Explanation], bool]], ...] = (
-    (_fusion, lambda found: found.fusion.kernels > 0),
-    (_added, lambda found: found.added.ops_again + found.added.stays + found.added.homes > 0),
-    (_expense, lambda found: found.expense.money is not None or found.expense.energy_j is not None),
-    (_elsewhere, lambda found: len(found.hardware) > 0),
-)

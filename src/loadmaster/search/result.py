@@ -16,7 +16,7 @@ from loadmaster.search.search import Moment
 from loadmaster.simulator import Timeline
 
 if TYPE_CHECKING:
-    from loadmaster.report.explain import Explanation
+    from loadmaster.report.explain import Report
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +87,8 @@ class Result:
         """What plans are compared by: bytes over the limits, then the objective."""
         return Score(self.timeline.over_bytes, self.value)
 
-    def explain(self, **settings: Any) -> Explanation:
-        """Where the step and the memory go, why, and what would help. Settings are those of
+    def explain(self, **settings: Any) -> Report:
+        """How good it is, what holds it up, what fills the memory, what to do next. Settings are those of
         `report.explain.explain`."""
         from loadmaster.report.explain import explain
 

@@ -42,7 +42,7 @@ def test_a_split_plan_is_told_saved_and_simulated_again(tmp_path: Path) -> None:
     for words_of_model in ([], ["--model", str(model)]):
         drawn = ["plot", str(plan), "--out", str(tmp_path / "plan.svg"), *words_of_model]
         assert CliRunner().invoke(app, drawn).exit_code == 0
-    shown = CliRunner().invoke(app, words, env={"COLUMNS": "140"}).stdout
+    shown = CliRunner().invoke(app, [*words, "--verbose"], env={"COLUMNS": "140"}).stdout
     assert "'mm'" in shown and "2 parts" in shown and "whole ops" in shown
 
 

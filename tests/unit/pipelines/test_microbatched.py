@@ -328,7 +328,9 @@ def test_the_command_line(tmp_path: Path) -> None:
     again = ["simulate", str(tmp_path / "plan.graph.json"), "--on", "2xa100-nvlink", "--plan", str(plan), "--json"]
     assert json.loads(CliRunner().invoke(app, again).stdout)["step_ns"] == told["step_ns"]
     assert len(schedule.read_text().splitlines()) == 2
-    shown = CliRunner().invoke(app, words).stdout
+    short = CliRunner().invoke(app, words).stdout
+    assert "stage 0 on" in short and "1f1b" not in short
+    shown = CliRunner().invoke(app, [*words, "--verbose"]).stdout
     assert "1f1b" in shown and "stage 0 on" in shown and "forward pass" in shown
     refused = CliRunner().invoke(app, [*words, "--split", "auto"])
     assert refused.exit_code == 1

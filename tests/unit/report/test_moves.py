@@ -14,10 +14,9 @@ from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan
-from loadmaster.report.groups import groups_of
+from loadmaster.report.modules import NO_SCOPE, folded, groups_of
 from loadmaster.report.moves import decisions
 from loadmaster.report.schedule import Schedule
-from loadmaster.report.scopes import NO_SCOPE, folded
 from loadmaster.report.trials import Trials
 from loadmaster.simulator import settle, simulate
 from tests.graphs import GRAPHS, pair

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from loadmaster.errors import InvalidSetting, MissingExtra
-from loadmaster.report.plot import plot_memory, plot_methods, plot_timeline
+from loadmaster.report.drawing import plot_memory, plot_timeline
+from loadmaster.report.plot import plot_methods
 from loadmaster.report.summary import compare_summary
 from tests.unit.report.subjects import schedule_of, tiny
 

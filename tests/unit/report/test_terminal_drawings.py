@@ -1,4 +1,4 @@
-"""The Gantt chart in the terminal: shares of columns, letters, memory; plain text when piped."""
+"""The timeline in the terminal: shares of columns, letters, memory; plain text when piped."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from rich.console import Console
 
 from loadmaster.cost import price
 from loadmaster.graph.columns import ints
-from loadmaster.report.cells import cells, held_in_columns
+from loadmaster.report.drawing import cells, held_in_columns, print_timeline, text_lines
 from loadmaster.report.explain import replayed
-from loadmaster.report.gantt import gantt, print_gantt
 from tests.unit.report.subjects import by_blocks, schedule_of, tiny, training_like
 
 
@@ -41,7 +40,7 @@ def test_memory_columns_keep_every_spike() -> None:
 
 
 def test_worked_example() -> None:
-    lines = [line.plain for line in gantt(schedule_of(tiny()), 120)]
+    lines = [line.plain for line in text_lines(schedule_of(tiny()), 120)]
     assert lines[0].split() == ["0", "74", "ns"]
     d0, memory, d1 = lines[1], lines[2], lines[3]
     assert d0.startswith("d0")
@@ -57,17 +56,17 @@ def test_worked_example() -> None:
 
 def test_no_escape_codes_when_piped() -> None:
     sink = io.StringIO()
-    print_gantt(Console(file=sink, width=100), schedule_of(tiny()))
+    print_timeline(Console(file=sink, width=100), schedule_of(tiny()))
     assert "\x1b" not in sink.getvalue()
     assert max(len(line) for line in sink.getvalue().splitlines()) <= 100
 
 
 def test_plain_bars_are_ascii() -> None:
-    for line in gantt(schedule_of(tiny()), 100, plain=True):
+    for line in text_lines(schedule_of(tiny()), 100, plain=True):
         assert line.plain.isascii()
 
 
 def test_many_devices_are_cut_short() -> None:
     problem = price(training_like(200), "24xp100-pcie")
-    lines = gantt(schedule_of(replayed(problem, by_blocks(problem))), 100)
+    lines = text_lines(schedule_of(replayed(problem, by_blocks(problem))), 100)
     assert any("8 more devices" in line.plain for line in lines)

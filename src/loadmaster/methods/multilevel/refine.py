@@ -82,7 +82,8 @@ class WindowScene:
         out = index_among(ops, reader) < 0
         tensor, maker, reader = tensor[out], maker[out], reader[out]
         here, there = device[ops[maker]], device[reader]
-        send = np.where(here != there, self.problem.send_ns[tensor, self.problem.send_class[here, there]], 0)
+        far, send = np.flatnonzero(here != there), np.zeros(len(reader), np.int64)
+        send[far] = self.problem.send_ns[tensor[far], self.problem.send_class[here[far], there[far]]]
         rest = np.zeros(len(ops), np.int64)
         np.maximum.at(rest, maker, step - self.latest_ns[reader] + send)
         follower = self.follower[ops]

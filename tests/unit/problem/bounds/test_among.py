@@ -10,7 +10,8 @@ from loadmaster.baselines.fusion.sharing import sharing_of
 from loadmaster.baselines.simple import OneDevice
 from loadmaster.plans import Plan
 from loadmaster.problem.bounds import Among, Bound, bound_of
-from loadmaster.report.standing import standing, standing_beside, standing_words
+from loadmaster.report.standing import bounds_of, standing, standing_beside
+from loadmaster.report.units import time_text
 from loadmaster.search import Search
 
 CLASSES = [Among(*row) for row in product(("none", "rules", "any"), (False, True), (False, True), (False, True))]
@@ -48,10 +49,11 @@ def test_a_row_above_a_smaller_value_is_not_called_optimal() -> None:
     apart, fused = (solve(problem, method, Budget(None, 5_000)) for method in ("placement", "auto"))
     assert fused.value < apart.value and apart.optimal and fused.optimal
     assert apart.among.kernels == "none" and fused.among.kernels != "none"
-    assert standing(apart) == "optimal unfused"
+    assert standing(apart) == "best unfused"
     assert standing_beside(apart, [apart, fused]) == "best unfused"
     assert standing_beside(fused, [apart, fused]) == standing(fused)
-    assert standing_words(apart, "X").startswith("It is optimal among unfused plans that fit")
+    said = bounds_of(apart).words(time_text)
+    assert said.startswith("The best unsplit, unfused plan that fits; at most ") and said.endswith("from any.")
 
 
 def test_what_a_search_has_shown_of_a_class_holds_for_those_in_it() -> None:
