@@ -16,7 +16,6 @@ import numpy as np
 LABELS = {
     "one-device": "one device",
     "random:samples=33": "random placements of ops",
-    "placeto:tune=no,aggregator=simple,checkpoint=simple.safetensors": "simple aggregator, trained",
     "placeto:tune=no,checkpoint=none": "Placeto, untrained",
     "placeto:tune=no": "Placeto, trained",
     "placement": "placement, 1,000 simulations",

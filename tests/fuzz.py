@@ -52,7 +52,7 @@ ODD = (
     "\u2028", "\ud800", "=1+1", "a" * 5000, [], {}, [[]], [None], {"a": 1}, [1] * 1000,
 )  # fmt: skip
 # Those that need a package or weights, or take long on any problem: one in so many of the problems is theirs.
-SLOW = ("cp-sat", "regal", "gas", "go", "go-one", "hdp", "rnn", "placeto", "placeto-published")
+SLOW = ("cp-sat", "regal", "gas", "go", "go-one", "hdp", "rnn", "placeto")
 SLOW_SHARE = 12
 CHUNK = 500
 POLICIES = ("regal", "gas", "go", "placeto")  # read a file of weights

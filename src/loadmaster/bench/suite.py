@@ -136,7 +136,8 @@ _PLACETO = (
     "scotch",
     "rnn:rate=0",
     "rnn",
-    "placeto:rate=0,last_rate=0",
+    "placeto:checkpoint=none,rate=0",
+    "placeto:rate=0",
     "placeto:checkpoint=none",
     "placeto",
     "placement",
@@ -146,7 +147,7 @@ _FAMILIES = (
     "one-device",
     "placeto:tune=no,checkpoint=none",
     "placeto:tune=no",
-    "placeto:rate=0,last_rate=0",
+    "placeto:rate=0",
     "placeto",
     "placement",
 )

@@ -135,11 +135,11 @@ def bench(
 @verb
 def train(
     policy: Annotated[
-        Literal["regal", "gas", "go", "placeto", "placeto-published", "plans"],
+        Literal["regal", "gas", "go", "placeto", "plans"],
         typer.Argument(
             metavar="POLICY",
             show_default=False,
-            help="regal, gas, go, placeto or placeto-published; plans: a library.",
+            help="regal, gas, go or placeto; plans: a library.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to; a run that is there is continued.")],

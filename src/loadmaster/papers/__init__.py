@@ -17,7 +17,6 @@ TRAINERS = {
     "regal": "loadmaster.learn.regal2020.training",
     "gas": "loadmaster.learn.regal2020.training",
     "go": "loadmaster.papers.go2020_training",
-    "placeto": "loadmaster.learn.placeto2019.training",
-    "placeto-published": "loadmaster.papers.placeto2019",
+    "placeto": "loadmaster.papers.placeto2019",
     "plans": "loadmaster.learn.plans",
 }

@@ -1,8 +1,7 @@
 """What a policy acts in: placements of groups go in, measured times come out; the simulator is one such environment.
 
-Methods that learn on a graph (`recurrent`, `placeto2019`) know nothing else of the world, so that real devices could
-stand in for the simulator. Noise and failures of real measurements can be drawn here, to see whether a method bears
-them.
+Methods that learn on a graph know nothing else of the world, so that real devices could stand in for the simulator.
+Noise and failures of real measurements can be drawn here, to see whether a method bears them.
 """
 
 from __future__ import annotations

@@ -108,9 +108,9 @@ class Hdp:
 
 
 @dataclass(frozen=True)
-class PlacetoPublished:
-    """Placeto as published (Addanki et al. 2019, arXiv 1906.08879): each group of ops is visited once and given a
-    device by a policy that reads messages passed along the graph. `placeto` is our variant, with weights.
+class Placeto:
+    """Placeto (Addanki et al. 2019, arXiv 1906.08879): each group of ops is visited once and given a device by a policy
+    that reads messages passed along the graph. Learned on other graphs, it goes on learning on the one at hand.
 
     Differs from the paper: told at the top of `papers.placeto2019`.
 

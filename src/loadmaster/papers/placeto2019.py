@@ -6,17 +6,19 @@ decision process (section 2.1), graph embedding and policy (2.2), REINFORCE with
 training over many graphs (3), placing one graph. Numbers with "released" are those of the authors' code
 (github.com/aravic/generalizable-device-placement).
 
-Differs from the paper: step times count as shares of one device's, so that graphs of all sizes teach alike; a graph has
-one network for its number of devices; ops are grouped by module, at most 32 groups. Effects not measured.
+Differs from the paper (docs/papers/placeto2019.md has the runs): weights begin as Xavier's, the last layer at zero, and
+what the policy reads is normalised, since otherwise nothing of a graph reaches the output and nothing is learned. The
+baseline of a step is the mean of the episodes side by side, not of the last ten; advantages are in units of their
+deviation, step times shares of one device's, so that graphs of all sizes teach alike. One network serves all graphs of
+a number of devices. Ops are grouped by module, at most 32 groups.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
@@ -31,30 +33,27 @@ from loadmaster.baselines.simple import OneDevice
 from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting, UnreadableFile
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.importers import load
 from loadmaster.papers import training
 from loadmaster.papers.adam import Adam
 from loadmaster.papers.environment import Simulated
 from loadmaster.papers.grouped import able_groups, edges_of, relations, topological, totals
 from loadmaster.papers.weights import network_of, read_tensors, seeded
-from loadmaster.passes.groups import group_ops
+from loadmaster.passes.groups import Grouper, group_ops
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
-from loadmaster.zoo.families import FAMILIES, MEMBERS
 
 if TYPE_CHECKING:
-    from loadmaster.papers.methods import PlacetoPublished
+    from loadmaster.papers.methods import Placeto
 
 Floats = NDArray[np.float64]
 Pools = Literal["three", "one"]
 
 ROUNDS = 8  # released: messages go so many times up and so many times down
 OVER_PER_GB, MOST_OVER = 2.0, 8.0  # released: what bytes over the memory cost, and the most they can
-RECENT = 10  # released: episodes that the baseline of a step is the mean of
 CLIP = 1.25  # released: norm of the gradient
-RATES = (1e-3, 1e-4)  # released: Adam's at first and at the end
 ENTROPY = 0.01  # weight of the entropy bonus at first; it falls to 0 as the rate does
 PLENTY = Budget(None, 2**31)
+MOST_OPS = 4_000  # of graphs to learn from: they are simulated at every step of every episode
 
 # ---------------------------------------------------------------- the decision process: section 2.1
 
@@ -95,7 +94,7 @@ def board_of(problem: Problem, label: Ints, traversal: str, rng: np.random.Gener
 
 @dataclass(frozen=True, eq=False)
 class PlayedEpisodes:
-    """PlayedEpisodes side by side: what the policy saw, what it did, what each placement on the way cost.
+    """Episodes side by side: what the policy saw, what it did, what each placement on the way cost.
 
     Attributes:
         nodes: [episodes, steps, groups, width] what the policy read before each step.
@@ -184,7 +183,15 @@ class PlacetoPolicy(nn.Module):
         self.own = feed_forward(width, width, width, width)
         self.ways = nn.ModuleList(Aggregator(width) for _ in range(2))  # up, down: separate parameters
         self.kin = nn.ModuleList(Aggregator(2 * width) for _ in range(3))
-        self.head = feed_forward(8 * width, 16 * width, 8 * width, devices)
+        last = nn.Linear(8 * width, devices)
+        self.head = nn.Sequential(
+            nn.LayerNorm(8 * width), *feed_forward(8 * width, 16 * width, 8 * width), nn.ReLU(), last
+        )
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
+        nn.init.zeros_(last.weight)  # the untrained policy prefers no device
 
     def forward(self, board: PlacetoBoard, nodes: Tensor, group: Tensor) -> Tensor:
         """[steps, devices] log-chances for the current groups [steps], of nodes [steps, groups, width]."""
@@ -232,19 +239,14 @@ def feed_forward(*widths: int) -> nn.Sequential:
 # ---------------------------------------------------------------- REINFORCE: section 2.2.3
 
 
-class StepBaselines:
-    """For each step of an episode the mean return of the last ten rounds of episodes (released)."""
-
-    def __init__(self, returns: Sequence[Sequence[float]] = ()) -> None:
-        self.returns: deque[Floats] = deque((np.array(each) for each in returns), maxlen=RECENT)
-
-    def advantages(self, cost: Floats) -> Floats:
-        """[episodes, steps] returns over the baseline. The reward of a step is the cost before it less the cost after:
-        the return from a step on is the cost before it less the cost at the end."""
-        returns = cost[:, :-1] - cost[:, -1:]
-        self.returns.append(returns.mean(axis=0))
-        advantages: Floats = returns - np.mean(self.returns, axis=0)
-        return advantages
+def advantages(cost: Floats) -> Floats:
+    """[episodes, steps] returns over those of the other episodes at the same step, in units of their deviation. The
+    reward of a step is the cost before it less the cost after: the return from it on is the cost before it less the
+    cost at the end."""
+    returns = cost[:, :-1] - cost[:, -1:]
+    over = returns - returns.mean(axis=0)
+    scaled: Floats = over / (over.std() + 1e-6)
+    return scaled
 
 
 def reinforce(
@@ -265,89 +267,80 @@ def reinforce(
 
 @dataclass(frozen=True)
 class PlacetoTrainingSettings(training.TrainingSettings):
-    """How to train. The corpus is families of the zoo, with commas: nas-cells, rnnlm-family, nmt-family.
+    """How to train. The corpus is a file of graphs, one a line, or a folder of models.
 
     Attributes:
         cluster: that all graphs are placed on; the network is one for its number of devices.
-        graphs: training members of each family; one in four of a family is never among them.
+        families: of the corpus, with commas; empty: all.
         steps: of Adam; one graph each.
         episodes: of that graph, side by side.
         groups: at most so many.
+        traversal: topological, or random: the order in which an episode comes to the groups.
     """
 
     policy: str = "placeto"
     cluster: str = "placeto-2"
-    graphs: int = 8
-    steps: int = 400
-    episodes: int = 8
+    families: str = ""
+    steps: int = 2_000
+    episodes: int = 24
     groups: int = 32
-    rate: float = RATES[0]
-    last_rate: float = RATES[1]
+    rate: float = 3e-3
+    last_rate: float = 3e-4
     entropy: float = ENTROPY
     rounds: int = ROUNDS
     pools: Pools = "three"
     traversal: str = "topological"
-    valid_every: int = 25
+    valid_every: int = 100
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for family in self.corpus.split(","):
-            if family not in FAMILIES:
-                raise InvalidSetting(f"there is no family '{family}'", "--corpus", f"use {', '.join(FAMILIES)}")
         if self.episodes < 2:
             raise InvalidSetting("fewer than 2 episodes of a graph", "placeto", "they are compared: give 2 or more")
-
-    def members(self, held_out: bool) -> Iterator[str]:
-        """Names of the zoo: those to learn from, or two of each family to choose the weights by."""
-        for family in self.corpus.split(","):
-            known = [number for number in range(MEMBERS) if number % 4 != 3]
-            chosen = known[-2:] if held_out else known[: min(self.graphs, len(known) - 2)]
-            yield from (f"zoo:{family}/{number}/train" for number in chosen)
 
 
 @dataclass
 class PlacetoStanding:
-    """Where training stands, besides the weights.
-
-    Attributes:
-        returns: of each graph, those that its baselines are the mean of.
-    """
+    """Where training stands, besides the weights."""
 
     step: int = 0
-    returns: dict[str, list[list[float]]] = field(default_factory=dict)
     best: float = float("inf")
     results: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, eq=False)
+class PlacetoTask:
+    """A graph on its cluster, ready for episodes that start with all groups on one device."""
+
+    name: str
+    board: PlacetoBoard
+    environment: Simulated
+    start: Ints
+
+
 class PlacetoTraining(training.TrainingRun):
-    """A run over the boards of all graphs, which stay in memory."""
+    """A run over the tasks of all graphs, which stay in memory."""
 
     columns: ClassVar[tuple[str, ...]] = ("step", "seconds", "loss", "reward", "entropy", "valid", "rate")
     settings: PlacetoTrainingSettings
     state: PlacetoStanding
 
     def __init__(self, settings: PlacetoTrainingSettings) -> None:
-        boards = {name: table(name, settings) for held in (False, True) for name in settings.members(held)}
-        self.boards = boards
+        begun = time.monotonic()
+        self.tasks, self.held_out = tasks_of(settings)
         with seeded(settings.seed):
-            first = next(iter(boards.values()))[1]
-            network = PlacetoPolicy(first.num_devices, settings.rounds, settings.pools)
-        super().__init__(settings, network, PlacetoStanding(), settings.rate, time.monotonic())
+            network = PlacetoPolicy(self.tasks[0].environment.num_devices, settings.rounds, settings.pools)
+        super().__init__(settings, network, PlacetoStanding(), settings.rate, begun)
+        self.say(f"{len(self.tasks)} graphs to learn from, {len(self.held_out)} to choose weights by")
 
     def learn(self) -> None:
-        names = list(self.settings.members(False))
         self.validate()
-        while self.state.step < self.settings.steps and not self.late(0.97):
-            rng = self.rng(1, self.state.step)
-            name = names[int(rng.integers(len(names)))]
-            board, environment, start = self.boards[name]
-            left = 1 - self.share
+        while self.state.step < self.settings.steps and not self.late(0.95):
+            rng, left = self.rng(1, self.state.step), 1 - self.share
+            task = self.tasks[int(rng.integers(len(self.tasks)))]
             self.set_rate(self.settings.last_rate + (self.settings.rate - self.settings.last_rate) * left)
-            episodes = play(self.network, board, environment, start, self.settings.episodes, rng)
-            baselines = StepBaselines(self.state.returns.get(name, ()))
-            advantage = baselines.advantages(episodes.cost)
-            self.state.returns[name] = [each.tolist() for each in baselines.returns]
-            loss, even = reinforce(self.network, board, episodes, advantage, self.settings.entropy * left)
+            episodes = play(self.network, task.board, task.environment, task.start, self.settings.episodes, rng)
+            entropy = self.settings.entropy * left
+            loss, even = reinforce(self.network, task.board, episodes, advantages(episodes.cost), entropy)
             self.descend(loss, CLIP)
             self.state.step += 1
             gain = float((episodes.cost[:, 0] - episodes.cost[:, -1]).mean())
@@ -363,28 +356,57 @@ class PlacetoTraining(training.TrainingRun):
         return min(1.0, max(self.state.step / self.settings.steps, 0.0 if minutes is None else spent / 60 / minutes))
 
     def validate(self) -> None:
-        """The likeliest episode on members kept apart; keeps the best weights."""
-        ratios = []
-        for name in self.settings.members(True):
-            board, environment, start = self.boards[name]
-            cost = play(self.network, board, environment, start, 1, None).cost[0]
-            ratios.append(cost[-1] / cost[0])
-        valid = float(np.exp(np.mean(np.log(ratios))))
+        """The likeliest episode and seven drawn ones on graphs kept apart; keeps the best weights."""
+        likeliest, best = [], []
+        for task in self.held_out:
+            played = (self.network, task.board, task.environment, task.start)
+            likeliest.append(play(*played, 1, None).cost[0, -1])
+            best.append(min(likeliest[-1], play(*played, 7, np.random.default_rng(0)).cost[:, -1].min()))
+        first, valid = (float(np.exp(np.log(costs).mean())) for costs in (likeliest, best))
         self.note(valid=valid)
-        self.say(f"step {self.state.step}: step time over one device's {valid:.4f}")
+        self.say(f"step {self.state.step}: over one device's step, likeliest {first:.4f}, best of eight {valid:.4f}")
         if valid < self.state.best:
-            self.state.best, self.state.results = valid, {"valid": valid, "at_step": self.state.step}
+            self.state.best = valid
+            self.state.results = {"valid": valid, "likeliest": first, "at_step": self.state.step}
             self.export({"devices": self.network.devices, "rounds": self.network.rounds, "pools": self.network.pools})
 
 
-@cache
-def table(name: str, settings: PlacetoTrainingSettings) -> tuple[PlacetoBoard, Simulated, Ints]:
-    """A graph's board, the environment that judges it, and the start: all on one device."""
-    problem = price(load(name), settings.cluster)
-    label = group_ops(problem, settings.groups, "scope")
-    search = Search(problem, PLENTY)
-    start = start_of(problem, label)
-    return board_of(problem, label, settings.traversal, np.random.default_rng(0)), Simulated(search, label), start
+def tasks_of(settings: PlacetoTrainingSettings) -> tuple[list[PlacetoTask], list[PlacetoTask]]:
+    """(those to learn from, those to choose weights by): of each family two in twelve are kept apart."""
+    wanted = [family for family in settings.families.split(",") if family]
+    by_family: dict[str, list[PlacetoTask]] = defaultdict(list)
+    for name, family, graph in training.corpus_graphs(settings.corpus):
+        if not wanted or family in wanted:
+            by_family[family].extend(task_of(name, price(graph, settings.cluster), settings))
+    if settings.valid:
+        apart = [(name, price(graph, settings.cluster)) for name, _, graph in training.corpus_graphs(settings.valid)]
+        held = [task for name, problem in apart for task in task_of(name, problem, settings)]
+        return _some([task for row in by_family.values() for task in row], settings.corpus), _some(held, settings.valid)
+    learn = [task for row in by_family.values() for i, task in enumerate(row) if i % 6 != 5]
+    held = [task for row in by_family.values() for i, task in enumerate(row) if i in (5, 11)]
+    return _some(learn, settings.corpus), _some(held or learn[-1:], settings.corpus)
+
+
+def _some(tasks: list[PlacetoTask], where: str) -> list[PlacetoTask]:
+    if not tasks:
+        fix = "give training steps with three groups of ops or more, or other families"
+        raise InvalidSetting("no graph of the corpus can be learned from", where, fix)
+    return tasks
+
+
+def task_of(name: str, problem: Problem, settings: PlacetoTrainingSettings) -> Iterator[PlacetoTask]:
+    """None where the graph has too few groups for decisions, or is too large to be played often."""
+    label = groups_of(problem, settings.groups, "scope")
+    if problem.num_devices > 1 and label.max() >= 2 and problem.num_ops <= MOST_OPS:
+        board = board_of(problem, label, settings.traversal, np.random.default_rng(0))
+        yield PlacetoTask(name, board, Simulated(Search(problem, PLENTY), label), start_of(problem, label))
+
+
+def groups_of(problem: Problem, most: int, by: Grouper) -> Ints:
+    """[ops] the group of each; where a graph has no more modules than devices, heavy tensors join ops instead."""
+    label = group_ops(problem, most, by)
+    few = by == "scope" and label.max() < min(problem.num_ops - 1, problem.num_devices)
+    return group_ops(problem, most, "edges") if few else label
 
 
 def start_of(problem: Problem, label: Ints) -> Ints:
@@ -401,7 +423,7 @@ def train(settings: PlacetoTrainingSettings) -> Path:
     run.learn()
     run.validate()
     run.save()
-    run.card(graphs=list(settings.members(False)), steps=run.state.step, results=run.state.results)
+    run.card(graphs=[task.name for task in run.tasks], steps=run.state.step, results=run.state.results)
     return run.weights
 
 
@@ -410,38 +432,38 @@ SETTINGS = PlacetoTrainingSettings
 # ---------------------------------------------------------------- placing one graph
 
 
-def learn(placeto: PlacetoPublished, search: Search) -> None:
+def learn(placeto: Placeto, search: Search) -> None:
     """The likeliest episode, then `samples` drawn ones; with tune=yes it then learns on this graph until the budget is
     spent. An episode that the budget has no room for is not begun."""
     problem = search.problem
-    label = group_ops(problem, placeto.groups, placeto.by)
+    label = groups_of(problem, placeto.groups, placeto.by)
     environment = Simulated(search, label, placeto.order, placeto.noise, placeto.failures)
     board = board_of(problem, label, placeto.traversal, search.rng)
     network = load_network(placeto, problem.num_devices, search.seed)
     start, each = start_of(problem, label), environment.num_groups + 1
     if environment.measurements_left >= each:
         play(network, board, environment, start, 1, None)
-    adam, baselines, drawn = Adam(network.parameters(), placeto.rate), StepBaselines(), 0
+    adam, drawn = Adam(network.parameters(), placeto.rate), 0
     while (many := min(placeto.episodes, environment.measurements_left // each)) > 0:
         if drawn >= placeto.samples and not placeto.tune:
             return
         episodes = play(network, board, environment, start, many, search.rng)
         drawn += many
         if placeto.tune and placeto.rate:
-            loss, _ = reinforce(network, board, episodes, baselines.advantages(episodes.cost), placeto.entropy)
+            loss, _ = reinforce(network, board, episodes, advantages(episodes.cost), placeto.entropy)
             adam.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(network.parameters(), CLIP)
             adam.step()
 
 
-def load_network(placeto: PlacetoPublished, devices: int, seed: int) -> PlacetoPolicy:
+def load_network(placeto: Placeto, devices: int, seed: int) -> PlacetoPolicy:
     """Trained weights where there are some for so many devices, else as the seed makes it."""
     path = weights_path(placeto.checkpoint, devices)
     if path is None:
         with seeded(seed):
             return PlacetoPolicy(devices, placeto.rounds, placeto.pools)
-    fix = "train it again: loadmaster train placeto"
+    fix = "train it again: loadmaster lab train placeto"
     known, tensors = read_tensors(path, "policy", fix)
     if known.get("devices") != devices:
         what = f"'{path}' places on {known.get('devices')} devices, this cluster has {devices}"
@@ -456,7 +478,7 @@ def weights_path(checkpoint: str, devices: int) -> Path | None:
         return None
     if checkpoint:
         if not Path(checkpoint).is_file():
-            fix = "give checkpoint=FILE.safetensors, or train one: loadmaster train placeto"
+            fix = "give checkpoint=FILE.safetensors, or train one: loadmaster lab train placeto"
             raise UnreadableFile(f"there is no file '{checkpoint}'", "checkpoint", fix)
         return Path(checkpoint)
     shipped = Path(str(resources.files("loadmaster.papers").joinpath("weights", f"placeto-{devices}.safetensors")))

@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module
 from pathlib import Path
@@ -23,7 +23,10 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from loadmaster.errors import InvalidSetting, UnknownName
+from loadmaster.files import load_records
 from loadmaster.files.writing import write_bytes, write_text, writing
+from loadmaster.graph import Graph
+from loadmaster.importers import load
 from loadmaster.papers import TRAINERS
 from loadmaster.papers.weights import foreign, read_tensors
 
@@ -199,6 +202,19 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], known: Mapping[str,
     """One safetensors file, put in place whole; `known` goes into its header as JSON."""
     held = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     write_bytes(path, save(held, {name: json.dumps(value) for name, value in known.items()}))
+
+
+def corpus_graphs(corpus: str, mode: str = "training") -> Iterator[tuple[str, str, Graph]]:
+    """(name, family, graph) of a .jsonl file or of a folder: of its train.jsonl.xz where `loadmaster lab corpus` made
+    it, else of each model that it holds. A graph that says another mode is left out."""
+    path = Path(corpus)
+    if path.is_dir() and not (path / "train.jsonl.xz").is_file():
+        files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+        yield from ((file.name, path.name, load(str(file))) for file in files)
+        return
+    for graph, origin in load_records(path / "train.jsonl.xz" if path.is_dir() else path):
+        if origin.get("mode", mode) == mode:
+            yield graph.name, origin.get("family", ""), graph
 
 
 def settings_of(policy: str) -> type[TrainingSettings]:

@@ -12,7 +12,6 @@ pytest.importorskip("torch")
 
 from loadmaster import Budget
 from loadmaster.errors import LoadmasterError
-from loadmaster.learn.placeto2019.training import PlacetoSettings
 from loadmaster.learn.regal2020.training import RegalSettings
 from loadmaster.papers.environment import Measurements, Simulated, reward
 from loadmaster.papers.go2020_training import GoTrainingSettings
@@ -36,10 +35,6 @@ FILES: dict[str, Any] = {"corpus": "graphs", "out": "here"}
         (RegalSettings, {"network": "graph"}, {"network": "other"}),
         (RegalSettings, {"folds": 0}, {"folds": -1}),
         (RegalSettings, {"folds": 0, "fold": 0}, {"folds": 0, "fold": 1}),
-        (PlacetoSettings, {"episodes": 2}, {"episodes": 1}),
-        (PlacetoSettings, {"corpus": "graphs", "family": ""}, {"corpus": "", "family": ""}),
-        (PlacetoSettings, {"corpus": "", "family": "nmt"}, {"out": ""}),
-        (PlacetoSettings, {"traversal": "reverse"}, {"traversal": "sideways"}),
     ],
 )
 def test_settings(kind: Any, good: dict[str, Any], bad: dict[str, Any]) -> None:

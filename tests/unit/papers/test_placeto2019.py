@@ -13,17 +13,18 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file  # noqa: E402
 
 from loadmaster.errors import LoadmasterError  # noqa: E402
+from loadmaster.files import save_graph, save_graphs  # noqa: E402
 from loadmaster.graph.columns import Ints, ints  # noqa: E402
 from loadmaster.papers import placeto2019 as paper  # noqa: E402
 from loadmaster.papers.decoding import critical_ranks  # noqa: E402
 from loadmaster.papers.environment import Simulated  # noqa: E402
-from loadmaster.papers.methods import PlacetoPublished  # noqa: E402
+from loadmaster.papers.methods import Placeto  # noqa: E402
 from loadmaster.plans import Plan  # noqa: E402
 from loadmaster.search import Budget, Search, solve  # noqa: E402
 from loadmaster.simulator import simulate  # noqa: E402
 from tests.unit.papers.lanes import brute_force, lanes  # noqa: E402
 
-SMALL = PlacetoPublished(by="op", groups=16, checkpoint="none", rate=3e-3)
+SMALL = Placeto(by="op", groups=16, checkpoint="none", rate=3e-3)
 
 
 def scene(count: int = 3, slow: int = 1) -> tuple[paper.PlacetoBoard, Simulated, Ints]:
@@ -58,15 +59,13 @@ def test_an_episode_comes_to_each_group_once_and_its_costs_are_those_of_the_plac
             assert played.cost[episode, step] == pytest.approx(wanted)
 
 
-def test_rewards_add_up_and_baselines_are_of_each_step_over_ten_rounds() -> None:
-    cost = np.array([[5.0, 4.0, 4.5, 2.0], [5.0, 6.0, 3.0, 3.0]])
-    baselines = paper.StepBaselines()
-    first = baselines.advantages(cost)
-    returns = np.array([[3.0, 2.0, 2.5], [2.0, 3.0, 0.0]])
-    np.testing.assert_allclose(first, returns - returns.mean(axis=0))
-    for _ in range(10):
-        baselines.advantages(cost + np.array([0.0, 0.0, 0.0, -1.0]))  # ends better by one
-    np.testing.assert_allclose(baselines.advantages(cost), returns - (returns.mean(axis=0) * 10 + 9) / 10)
+def test_advantages_compare_episodes_step_by_step_and_have_one_size() -> None:
+    cost = np.array([[5.0, 4.0, 4.5, 2.0], [5.0, 6.0, 3.5, 3.0], [5.0, 5.0, 5.0, 4.0]])
+    gained = paper.advantages(cost)
+    np.testing.assert_allclose(gained.sum(axis=0), 0, atol=1e-9)
+    assert gained[0, 0] > gained[1, 0] > gained[2, 0] and gained.std() == pytest.approx(1, abs=1e-4)
+    np.testing.assert_allclose(gained, paper.advantages(100 * cost), atol=1e-4)
+    assert gained[1, 1] > gained[0, 1], "from the second step on the second episode gained three, the first two"
 
 
 @pytest.mark.parametrize("seen", range(7))
@@ -102,6 +101,8 @@ def test_up_and_down_have_parameters_of_their_own_and_so_have_the_three_pools() 
     torch.manual_seed(0)
     network = paper.PlacetoPolicy(2)
     played = paper.play(network, board, environment, start, 4, np.random.default_rng(0))
+    with torch.no_grad():
+        network.head[-1].weight.normal_()  # it begins at zero, which would stop all else
     loss, _ = paper.reinforce(network, board, played, np.linspace(-1, 1, 28).reshape(4, 7), 0.0)
     loss.backward()
     parts = [*network.ways, *network.kin, network.own, network.head]
@@ -133,10 +134,10 @@ def test_learning_beats_the_same_policy_untrained() -> None:
     for rate in (0.0, 1e-2):
         torch.manual_seed(0)
         network = paper.PlacetoPolicy(2)
-        adam, baselines = torch.optim.Adam(network.parameters(), rate), paper.StepBaselines()
+        adam = torch.optim.Adam(network.parameters(), rate)
         for step in range(40):
             played = paper.play(network, board, environment, start, 8, np.random.default_rng(step))
-            loss, _ = paper.reinforce(network, board, played, baselines.advantages(played.cost), 0.0)
+            loss, _ = paper.reinforce(network, board, played, paper.advantages(played.cost), 0.0)
             adam.zero_grad()
             loss.backward()
             adam.step()
@@ -151,28 +152,40 @@ def test_finds_the_optimum_of_a_few_lanes_within_the_budget() -> None:
     assert tight.simulations <= 300 and tight.fits
 
 
+def folder_of_graphs(folder: Path) -> Path:
+    folder.mkdir()
+    for count in (3, 4, 5):
+        save_graph(lanes(count).graph, folder / f"lanes-{count}.json")
+    return folder
+
+
 def test_training_goes_on_where_it_was_killed_and_its_weights_are_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paper, "load", lambda name: lanes(3 + name.count("1")).graph)
-    monkeypatch.setattr(paper, "group_ops", lambda problem, most, by: ints(np.arange(problem.num_ops)))
-    given = {"graphs": 2, "episodes": 3, "steps": 4, "valid_every": 2, "device": "cpu"}
-    paper.table.cache_clear()
-    whole = paper.train(paper.PlacetoTrainingSettings("nas-cells", str(tmp_path / "a"), **given))  # type: ignore[arg-type]
+    graphs = str(folder_of_graphs(tmp_path / "graphs"))
+    given = {"episodes": 3, "steps": 4, "valid_every": 2, "device": "cpu"}
+    whole = paper.train(paper.PlacetoTrainingSettings(graphs, str(tmp_path / "a"), **given))  # type: ignore[arg-type]
     with monkeypatch.context() as killed:
         killed.setattr(paper.PlacetoTraining, "late", lambda run, share: run.state.step >= 2)
-        paper.train(paper.PlacetoTrainingSettings("nas-cells", str(tmp_path / "b"), **given))  # type: ignore[arg-type]
-    again = paper.train(paper.PlacetoTrainingSettings("nas-cells", str(tmp_path / "b"), **given))  # type: ignore[arg-type]
+        paper.train(paper.PlacetoTrainingSettings(graphs, str(tmp_path / "b"), **given))  # type: ignore[arg-type]
+    again = paper.train(paper.PlacetoTrainingSettings(graphs, str(tmp_path / "b"), **given))  # type: ignore[arg-type]
     one, two = (load_file(str(path.parent / "checkpoint.safetensors")) for path in (whole, again))
     assert all(torch.allclose(one[name], two[name], atol=1e-6) for name in one)
     found = solve(lanes(4), replace(SMALL, checkpoint=str(whole), tune=False, samples=2), Budget(None, 60))
     assert found.simulations <= 60
     with pytest.raises(LoadmasterError, match="places on 2 devices"):
         paper.load_network(replace(SMALL, checkpoint=str(whole)), 3, 0)
-    paper.table.cache_clear()
+
+
+def test_learns_from_a_file_of_graphs_and_leaves_out_what_it_cannot_play(tmp_path: Path) -> None:
+    save_graphs([lanes(count).graph for count in (2, 3, 4)], tmp_path / "some.jsonl")
+    settings = paper.PlacetoTrainingSettings(str(tmp_path / "some.jsonl"), str(tmp_path / "out"), device="cpu")
+    learn, apart = paper.tasks_of(settings)
+    assert learn and apart and len(learn) <= 3
+    with pytest.raises(LoadmasterError, match="no graph of the corpus"):
+        paper.tasks_of(replace(settings, families="nothing"))
 
 
 def test_settings_out_of_range_are_refused() -> None:
-    for corpus, more in (("nothing", {}), ("nas-cells", {"episodes": 1})):
-        with pytest.raises(LoadmasterError):
-            paper.PlacetoTrainingSettings(corpus, "here", **more)  # type: ignore[arg-type]
+    with pytest.raises(LoadmasterError):
+        paper.PlacetoTrainingSettings("graphs", "here", episodes=1)

@@ -16,15 +16,16 @@ from safetensors import safe_open  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
 from loadmaster.errors import UnreadableFile  # noqa: E402
-from loadmaster.learn.placeto2019.method import load_policy as load_placeto  # noqa: E402
 from loadmaster.learn.regal2020.actions import load_policy as load_regal  # noqa: E402
 from loadmaster.papers.go2020 import read_network as load_go  # noqa: E402
+from loadmaster.papers.methods import Placeto  # noqa: E402
+from loadmaster.papers.placeto2019 import load_network  # noqa: E402
 
 PACKAGE = Path(__file__).parents[3] / "src" / "loadmaster"
 LOADERS = {
     "go": (load_go, "go"),
     "regal": (load_regal, "regal"),
-    "placeto": (lambda path: load_placeto(path, "mean", "cost", 0), None),
+    "placeto": (lambda path: load_network(Placeto(checkpoint=path), 2, 0), None),
 }
 
 

@@ -1,1 +1,0 @@
-"""Placeto 2019: a policy that walks over groups."""
