@@ -30,13 +30,13 @@ from loadmaster.papers.adam import Adam
 from loadmaster.papers.decoding import critical_ranks, device_of_groups, ranks_with_levels
 from loadmaster.papers.go2020_network import (
     LEVELS,
-    Decisions,
     GoBatch,
+    GoDecisions,
     GoGraph,
     GoNetwork,
+    GoPass,
     GoShape,
     Noise,
-    Pass,
     batch_of,
     read_problem,
 )
@@ -60,7 +60,7 @@ FLOOR = 1e-3  # of the deviation of rewards: where all samples end alike, their 
 
 
 @dataclass(frozen=True, eq=False)
-class Decoder:
+class GoDecoder:
     """What decisions for groups stand for. `fixed`: its devices stand where placement is not decided."""
 
     problem: Problem
@@ -102,45 +102,46 @@ class Decoder:
 
 
 def rewards(problem: Problem, over_bytes: Ints, value: Ints) -> Rewards:
-    """[rows] minus the root of the step time in units of one fast device's; -10 and less where a plan does not fit."""
-    unit = float(max(1, problem.best_ns.sum()))
+    """[rows] minus the root of the step time, in units of the shortest; -10 and less where a plan does not fit."""
+    fits = over_bytes == 0
+    unit = float(max(1, value[fits].min(initial=2**62)))
     over = np.minimum(1.0, over_bytes / max(1, int(problem.memory_bytes.sum())))
-    fits: Rewards = -np.sqrt(np.minimum(value / unit, INVALID**2))
-    return np.where(over_bytes > 0, -INVALID * (1 + over), fits)
+    cost = np.sqrt(np.minimum(value / unit, INVALID**2))
+    return -np.where(fits, cost, INVALID * (1 + over))
 
 
 # ---------------------------------------------------------------- sampling: passes, each conditioned on the last
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class GoDraw:
     """Samples of each graph, as they were drawn: the last pass is what counts.
 
     Attributes:
         lean: [rows, hidden] which way the placements of each sample lean.
     """
 
-    passes: list[Pass]
+    passes: list[GoPass]
     lean: Tensor  # [rows, hidden]
 
 
 @torch.no_grad()
 def draw(
     network: GoNetwork, batch: GoBatch, temperature: Tensor, generator: torch.Generator, passes: int = PASSES
-) -> Drawn:
+) -> GoDraw:
     """Samples at these temperatures [samples], the same for each graph; 0: the likeliest decisions."""
     embedded, rows = network.embed(batch), len(batch.ops) * len(temperature)
     lean = torch.randn(rows, network.shape.hidden, generator=generator, device=temperature.device)
     warmth = temperature.repeat(len(batch.ops))
     noise = Noise(lean * (warmth > 0)[:, None], warmth, generator)
-    found: list[Pass] = []
+    found: list[GoPass] = []
     for _ in range(passes):
         last = found[-1].made if found else None
         found.append(network.decide(batch, embedded, len(temperature), last, noise))
-    return Drawn(found, noise.lean)
+    return GoDraw(found, noise.lean)
 
 
-def look_again(network: GoNetwork, batch: GoBatch, drawn: Drawn) -> tuple[Tensor, Tensor]:
+def look_again(network: GoNetwork, batch: GoBatch, drawn: GoDraw) -> tuple[Tensor, Tensor]:
     """([passes, rows, tasks, groups] log-probabilities of what was drawn, the entropies) as the network is now."""
     embedded, samples = network.embed(batch), len(drawn.lean) // len(batch.ops)
     lasts = [None, *(each.made for each in drawn.passes[:-1])]
@@ -151,7 +152,7 @@ def look_again(network: GoNetwork, batch: GoBatch, drawn: Drawn) -> tuple[Tensor
     return torch.stack([each.chance for each in again]), torch.stack([each.entropy for each in again])
 
 
-def decided(made: Decisions, rows: slice, groups: int) -> tuple[Ints, Ints, Ints]:
+def decided(made: GoDecisions, rows: slice, groups: int) -> tuple[Ints, Ints, Ints]:
     """(fusion, device, level) of these rows, without padding."""
     fusion, device, level = (ints(each[rows, :groups].numpy()) for each in made.columns)
     return fusion, device, level
@@ -167,7 +168,7 @@ def advantages(reward: Rewards) -> Rewards:
 
 
 def ppo_loss(
-    network: GoNetwork, batch: GoBatch, drawn: Drawn, advantage: Tensor, entropy: float
+    network: GoNetwork, batch: GoBatch, drawn: GoDraw, advantage: Tensor, entropy: float
 ) -> tuple[Tensor, float]:
     """(loss, mean entropy): minus the mean over decisions of min(ratio * A, clip(ratio) * A), and a bonus for even
     chances (Schulman et al. 2017, equation 7)."""
@@ -204,17 +205,20 @@ def learn(go: Go, search: Search) -> None:
         step += 1
 
 
-def scene(go: Go, search: Search) -> tuple[Decoder, GoGraph]:
+def scene(go: Go, search: Search) -> tuple[GoDecoder, GoGraph]:
     """How decisions are read, and what the network reads."""
     problem = search.problem
-    fixed = None if "placement" in go.wanted else go.inner.optimize(search.part(0.5))
+    fixed = None
+    if "placement" not in go.wanted:
+        fixed = go.inner.optimize(search.part(0.5))
+        search.score(fixed)
     graph = read_problem(problem, go.groups)
-    return Decoder(problem, graph.label, go.wanted, fixed), graph
+    return GoDecoder(problem, graph.label, go.wanted, fixed), graph
 
 
 def keep(
-    network: GoNetwork, batch: GoBatch, decoder: Decoder, search: Search, temperature: Tensor, rng: torch.Generator
-) -> tuple[Drawn, Rewards]:
+    network: GoNetwork, batch: GoBatch, decoder: GoDecoder, search: Search, temperature: Tensor, rng: torch.Generator
+) -> tuple[GoDraw, Rewards]:
     """Draws once, simulates the last pass of each sample; the search keeps the best. Rewards of what was simulated."""
     drawn = draw(network, batch, temperature, rng)
     count = min(len(temperature), search.simulations_left)
@@ -223,7 +227,7 @@ def keep(
     return drawn, rewards(search.problem, over, value)
 
 
-def follow(network: GoNetwork, adam: Adam, batch: GoBatch, drawn: Drawn, advantage: Tensor, go: Go) -> None:
+def follow(network: GoNetwork, adam: Adam, batch: GoBatch, drawn: GoDraw, advantage: Tensor, go: Go) -> None:
     for _ in range(go.epochs):
         adam.zero_grad()
         loss, _ = ppo_loss(network, batch, drawn, advantage, go.entropy)

@@ -186,7 +186,7 @@ def batch_of(
 
 
 @dataclass(frozen=True, eq=False)
-class Decisions:
+class GoDecisions:
     """Of each group of each row: its priority among merges (0: its ops join no reader), its device, its level."""
 
     fusion: Tensor  # [rows, groups]
@@ -199,7 +199,7 @@ class Decisions:
 
 
 @dataclass(frozen=True, eq=False)
-class Pass:
+class GoPass:
     """One pass of the network: what it decided and how likely that and everything else was.
 
     Attributes:
@@ -207,7 +207,7 @@ class Pass:
         entropy: [rows, tasks, groups] of the distributions; 0 where nothing was decided.
     """
 
-    made: Decisions
+    made: GoDecisions
     chance: Tensor
     entropy: Tensor
 
@@ -354,9 +354,9 @@ class GoNetwork(nn.Module):
         batch: GoBatch,
         embedded: tuple[Tensor, Tensor, Tensor],
         samples: int,
-        last: Decisions | None,
+        last: GoDecisions | None,
         noise: Noise,
-    ) -> Pass:
+    ) -> GoPass:
         """One pass for so many samples of each graph, which are rows side by side; decisions come from `noise`."""
         row = torch.arange(len(batch.ops), device=batch.ops.device).repeat_interleave(samples)
         state, device, factor = (each[row] for each in embedded)
@@ -383,7 +383,7 @@ class GoNetwork(nn.Module):
         middle = torch.full_like(chosen, MIDDLE)
         level, *of_level = noise.choose("schedule", self.schedule_head(scheduling), decides[:, 2], there, middle)
         parts = zip(of_fusion, of_device, of_level, strict=True)
-        return Pass(Decisions(fusion, chosen, level), *(torch.stack(each, dim=1) for each in parts))
+        return GoPass(GoDecisions(fusion, chosen, level), *(torch.stack(each, dim=1) for each in parts))
 
     def place_scores(
         self, state: Tensor, device: Tensor, batch: GoBatch, row: Tensor, near: Tensor, lean: Tensor
@@ -400,7 +400,7 @@ class GoNetwork(nn.Module):
         return scores.masked_fill(~batch.able[row], NEVER)
 
 
-def near_of(batch: GoBatch, row: Tensor, last: Decisions | None) -> Tensor:
+def near_of(batch: GoBatch, row: Tensor, last: GoDecisions | None) -> Tensor:
     """[rows, groups, devices, NEAR] under the last decisions: whether the group is there, the shares of what it reads
     and of what reads it that are there, and how full the device is in time and in bytes. All 0 before the first."""
     graphs, groups, devices = batch.able.shape
@@ -434,7 +434,7 @@ class Noise:
         lean: Tensor,
         temperature: Tensor | None = None,
         generator: torch.Generator | None = None,
-        again: Decisions | None = None,
+        again: GoDecisions | None = None,
     ) -> None:
         self.lean, self.temperature, self.generator = lean, temperature, generator
         self.again = None if again is None else dict(zip(TASKS, again.columns, strict=True))

@@ -34,8 +34,8 @@ from loadmaster.graph.columns import Ints, ints
 from loadmaster.importers import load
 from loadmaster.papers import training
 from loadmaster.papers.drawing import draw_cluster, draw_graph, vary
-from loadmaster.papers.go2020 import Decoder, Rewards, advantages, decided, draw, ppo_loss, rewards
-from loadmaster.papers.go2020_network import TASKS, Decisions, GoGraph, GoNetwork, GoShape, batch_of, read_problem
+from loadmaster.papers.go2020 import GoDecoder, Rewards, advantages, decided, draw, ppo_loss, rewards
+from loadmaster.papers.go2020_network import TASKS, GoDecisions, GoGraph, GoNetwork, GoShape, batch_of, read_problem
 from loadmaster.papers.weights import seeded
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
@@ -58,7 +58,7 @@ VALID = 1_000_000  # numbers from here on are of validation
 # ---------------------------------------------------------------- examples
 
 
-class Example(NamedTuple):
+class GoExample(NamedTuple):
     """Which one: its number, and the graphs of the corpus, which are loaded where it is made."""
 
     number: int
@@ -109,7 +109,7 @@ def _lines(path: str) -> list[bytes]:
 
 
 @cache
-def problem_of(example: Example) -> Problem:
+def problem_of(example: GoExample) -> Problem:
     """A graph of the corpus, varied, or a generated one, on a drawn cluster; other graphs are drawn until one has a
     size to learn from."""
     rng = np.random.default_rng([example.number, 11])
@@ -133,13 +133,13 @@ def _tight(problem: Problem, rng: np.random.Generator) -> Problem:
 
 
 @cache
-def read_of(example: Example, groups: int) -> tuple[GoGraph, Ints, int]:
+def read_of(example: GoExample, groups: int) -> tuple[GoGraph, Ints, int]:
     """What the network reads, half of the time without scopes; the groups of HEFT's plan; and its worth."""
     problem = problem_of(example)
     graph = read_problem(problem, groups, scopes=example.number % 2 == 0)
     search = Search(problem, Budget(None, 4))
     plan = Heft().optimize(search)
-    given = Decoder(problem, graph.label, TASKS, plan).given
+    given = GoDecoder(problem, graph.label, TASKS, plan).given
     assert given is not None
     search.score(plan)
     return graph, given, worth(problem, *(ints([part]) for part in search.best_score))[0]
@@ -151,13 +151,13 @@ def worth(problem: Problem, over_bytes: Ints, value: Ints) -> list[int]:
 
 
 def simulate(
-    example: Example, groups: int, tasks: tuple[str, ...], found: tuple[Ints, Ints, Ints]
+    example: GoExample, groups: int, tasks: tuple[str, ...], found: tuple[Ints, Ints, Ints]
 ) -> tuple[Rewards, list[int]]:
     """(rewards, worths) of rows of decisions."""
     problem, (graph, _, _) = problem_of(example), read_of(example, groups)
     fixed = None if "placement" in tasks else Heft().optimize(Search(problem, Budget(None, 1)))
     search = Search(problem, Budget(None, len(found[0])))
-    over, value = Decoder(problem, graph.label, tasks, fixed).score(search, *found)
+    over, value = GoDecoder(problem, graph.label, tasks, fixed).score(search, *found)
     return rewards(problem, over, value), worth(problem, over, value)
 
 
@@ -273,7 +273,7 @@ class GoTraining(training.TrainingRun):
         super().__init__(settings, network, GoStanding(), settings.rate, time.monotonic())
         self.crew, self.sources = crew, sources_of(settings.corpus, settings.hold_out)
         self.valid_sources = sources_of(settings.valid, settings.hold_out) if settings.valid else self.sources
-        self.seen: dict[Example, tuple[GoGraph, Ints, int]] = {}
+        self.seen: dict[GoExample, tuple[GoGraph, Ints, int]] = {}
         if not self.sources:
             raise InvalidSetting(
                 f"no graph to learn from in '{settings.corpus}'", "--corpus", "give more, or hold_out=no"
@@ -294,7 +294,7 @@ class GoTraining(training.TrainingRun):
         settings, rng = self.settings, self.rng(1, self.state.step)
         rate = settings.rate * (settings.last_rate / settings.rate) ** self.share
         self.set_rate(rate)
-        examples = [Example(int(n), self.sources) for n in rng.integers(settings.examples, size=settings.graphs)]
+        examples = [GoExample(int(n), self.sources) for n in rng.integers(settings.examples, size=settings.graphs)]
         tasks = [settings.task_sets[int(n)] for n in rng.integers(len(settings.task_sets), size=settings.graphs)]
         batch, drawn, found = self.play(examples, tasks, torch.ones(settings.samples), int(rng.integers(2**62)))
         gained = np.concatenate([advantages(reward) for reward, _ in found])
@@ -306,7 +306,9 @@ class GoTraining(training.TrainingRun):
         self.state.step += 1
         self.note(loss=float(loss.detach()), over_heft=float(np.exp(np.mean(over))), entropy=even, rate=rate)
 
-    def play(self, examples: list[Example], tasks: list[tuple[str, ...]], temperature: torch.Tensor, seed: int) -> Any:
+    def play(
+        self, examples: list[GoExample], tasks: list[tuple[str, ...]], temperature: torch.Tensor, seed: int
+    ) -> Any:
         """(batch, passes, [(rewards, worths) of each example]) of samples at these temperatures."""
         groups, samples = self.settings.groups, len(temperature)
         new = [one for one in dict.fromkeys(examples) if one not in self.seen]
@@ -317,7 +319,7 @@ class GoTraining(training.TrainingRun):
         generator = torch.Generator(self.device).manual_seed(seed)
         drawn = draw(self.network, batch, temperature.to(self.device), generator)
         last = drawn.passes[-1].made
-        last = Decisions(*(each.cpu() for each in last.columns))
+        last = GoDecisions(*(each.cpu() for each in last.columns))
         jobs = [
             (one, groups, each, decided(last, slice(row * samples, (row + 1) * samples), graph.num_groups))
             for row, (one, each, (graph, _, _)) in enumerate(zip(examples, tasks, read, strict=True))
@@ -332,7 +334,7 @@ class GoTraining(training.TrainingRun):
 
     def validate(self) -> None:
         """Zero-shot step time over HEFT's on validation examples, placement and schedule; keeps the best weights."""
-        examples = [Example(VALID + number, self.valid_sources) for number in range(self.settings.valid_graphs)]
+        examples = [GoExample(VALID + number, self.valid_sources) for number in range(self.settings.valid_graphs)]
         wanted = TASK_SETS[1] if self.settings.tasks == "multi" else self.settings.task_sets[0]
         _, _, found = self.play(examples, [wanted] * len(examples), torch.linspace(0, 1, 8), VALID)
         logs = [np.log(min(worths) / self.seen[one][2]) for one, (_, worths) in zip(examples, found, strict=True)]

@@ -151,7 +151,7 @@ def test_the_gradient_raises_the_chance_of_what_gained() -> None:
 def test_priorities_merge_and_priority_zero_does_not() -> None:
     problem = branching(3)
     label = ints(np.arange(problem.num_ops))
-    decoder = paper.Decoder(problem, label, ("fusion",), Heft().optimize(Search(problem, Budget(None, 9))))
+    decoder = paper.GoDecoder(problem, label, ("fusion",), Heft().optimize(Search(problem, Budget(None, 9))))
     kernels = []
     for level in (0, 7):
         search = Search(problem, Budget(None, 9))
@@ -189,7 +189,7 @@ def test_go_one_learns_on_its_graph() -> None:
     """The mean of what it draws gets better, and the best is within a twentieth of the best of all placements."""
     problem = lanes(5)
     graph = read_problem(problem, 16)
-    decoder = paper.Decoder(problem, graph.label, ("placement",))
+    decoder = paper.GoDecoder(problem, graph.label, ("placement",))
     batch = batch_of([graph], [("placement",)], [None])
     go, search = Go(rate=5e-3, epochs=2), Search(problem, Budget(None, 10**6))
     network, rng = paper.load_network(replace(go, scratch=True), 0), torch.Generator().manual_seed(0)
@@ -261,7 +261,7 @@ def test_families_of_the_workloads_are_held_out(tmp_path: Path, corpus: Path) ->
 def test_examples_are_the_same_everywhere_and_of_a_size_to_learn_from() -> None:
     sources = ("generated",)
     for number in range(6):
-        example = learning.Example(number, sources)
+        example = learning.GoExample(number, sources)
         one = learning.problem_of(example)
         learning.problem_of.cache_clear()
         two = learning.problem_of(example)
