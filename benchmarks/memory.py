@@ -28,14 +28,13 @@ from typing import Any
 import numpy as np
 
 import loadmaster as lm
-from loadmaster.baselines.fusion.greedy import Merges
+from loadmaster.baselines.fusion.greedy import Merges, simple_orders
 from loadmaster.baselines.fusion.sharing import sharing_of
 from loadmaster.baselines.simple import Ready
 from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.files import graph_from_json
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.graph.columns import ints
-from loadmaster.methods.annealing.fusion_starts import simple_orders
 from loadmaster.methods.memory.checkpoints import LayerCheckpointing, MinCut, SqrtCheckpointing
 from loadmaster.methods.memory.recompute import Recompute
 from loadmaster.plans import Plan

@@ -14,16 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.baselines.fusion import between, merging
-from loadmaster.baselines.fusion.spaces import fusable, joinable, spaces_of
+from loadmaster.baselines.fusion.spaces import fusable, joinable, spaces_of, ways_of
 from loadmaster.baselines.lists.schedulers import Heft
 from loadmaster.graph import Graph
-from loadmaster.graph.columns import Bools, Ints, from_pairs, ints, inverse, rows_of
-from loadmaster.graph.kinds import HEAVY, work_of
+from loadmaster.graph.columns import Bools, Ints, from_pairs, ints, inverse, positions, rows_of
+from loadmaster.graph.kinds import HEAVY, REDUCING, work_of
 from loadmaster.graph.order import followers
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Sharing
+from loadmaster.problem.remembering import LastFew
 from loadmaster.search import Method, Search
 from loadmaster.simulator import spread
 
@@ -149,6 +150,7 @@ def narrow(column: NDArray[Any]) -> NDArray[np.int32]:
 
 
 _merges: WeakKeyDictionary[Problem, Merges] = WeakKeyDictionary()
+_ORDERS: LastFew[list[NDArray[np.float64]]] = LastFew("simple_orders", 1)  # asked for again and again
 
 
 def greedy_kernels(problem: Problem) -> Ints:
@@ -187,3 +189,25 @@ def refuse(problem: Problem, plan: Plan, priority: NDArray[Any]) -> Plan:
 def with_kernels(problem: Problem, plan: Plan, kernel: Ints) -> Plan:
     """The same places and ranks with other kernels."""
     return Plan.of(problem, plan.device, plan.rank, kernel)
+
+
+def simple_orders(problem: Problem) -> list[NDArray[np.float64]]:
+    """Priorities by rules that any graph has: by bytes saved, first or last op first; reductions before or after
+    the others; all producers, or only those with one reader."""
+    return _ORDERS.of(problem, None, lambda: _simple_orders(problem))
+
+
+def _simple_orders(problem: Problem) -> list[NDArray[np.float64]]:
+    count, graph = problem.num_ops, problem.graph
+    made = graph.is_made
+    saved, readers = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    np.maximum.at(saved, graph.producer[made], graph.nbytes[made])
+    np.maximum.at(readers, graph.producer[made], np.diff(graph.readers[0])[made])
+    program, reduces = np.arange(count), ways_of(graph) == REDUCING
+    rules = []
+    for by in (saved, program, -program):
+        for first in (reduces, ~reduces, np.zeros(count, bool)):
+            order = np.lexsort((-program, by, first))
+            place = positions(order) / count
+            rules += [place, np.where(readers == 1, place, -1.0)]
+    return rules

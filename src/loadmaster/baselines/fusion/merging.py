@@ -1,8 +1,7 @@
 """The compiled loop of fusion: tries merges one by one and keeps every kernel convex.
 
 Two kernels of which one reads the other may become one if no way leads from the first out and back into the second
-(`convex`), their loops can be one (`spaces`), and nothing bars two of their ops from sharing a kernel. Kernels that
-changed can be opened and merged anew, without those that did not (`reopen`).
+(`convex`), their loops can be one (`spaces`), and nothing bars two of their ops from sharing a kernel.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import numpy as np
 from loadmaster.baselines.fusion.convex import AHEAD, BLOCKED, close_up, find, search_both_ways
 from loadmaster.baselines.fusion.spaces import fits
 from loadmaster.compiled import Struct, compiled
-from loadmaster.graph.columns import Bools, Floats, Ints, Ints32, Whole
+from loadmaster.graph.columns import Floats, Ints, Ints32, Whole
 from loadmaster.graph.order import sort_by
 
 
@@ -171,90 +170,14 @@ def _write_pairs(rules: Rules, chosen: Ints32, count: Whole, producers: Ints32, 
 
 
 @compiled(_nrt=False)
-def reopen(rules: Rules, kernel: Ints32, at: Ints32, opened: Bools, kernels: Kernels) -> None:
-    """The given kernels, in the order in which `at` lists them, but those opened (by their number) are single ops."""
-    op: Whole
-    parent, ring, members, can = kernels.parent, kernels.ring, kernels.members, kernels.can
-    points, rows, apart_of = kernels.points, kernels.rows, kernels.apart
-    position, place_of, ahead, behind = kernels.position, kernels.at, kernels.ahead, kernels.behind
-    mate, last, able = kernels.stack, kernels.other_stack, rules.able
-    own_points, own_rows, own_apart = rules.points, rules.rows, rules.apart
-    ops, filled = len(kernel), 0
-    for op in range(ops):
-        head = kernel[op]
-        points[op], rows[op], apart_of[op] = own_points[op], own_rows[op], own_apart[op]
-        mate[op] = ahead[op] = behind[op] = -1
-        apart = head == op or opened[head]
-        parent[op] = op if apart else head
-        ring[op] = op
-        members[op] = 1
-        for device in range(able.shape[1]):
-            can[op, device] = able[op, device]
-        if head != op:
-            mate[last[head]] = op
-            if not apart:
-                ring[op], ring[head] = ring[head], op
-                members[head] += 1
-                points[head], rows[head] = max(points[head], points[op]), max(rows[head], rows[op])
-                apart_of[head] = apart_of[head] or apart_of[op]
-                for device in range(able.shape[1]):
-                    can[head, device] = can[head, device] and can[op, device]
-        last[head] = op
-    for index in range(ops):
-        op = at[index]
-        if op < 0:
-            continue
-        alone = not opened[op]
-        while op >= 0:
-            place_of[filled], position[op] = op, filled
-            filled += 1
-            op = np.int32(-1) if alone else mate[op]
-    place_of[filled:] = -1
-
-
-@compiled(_nrt=False)
-def pairs_within(
-    rules: Rules,
-    kernels: Kernels,
-    place: Ints32,
-    priority: Floats,
-    kernel: Ints32,
-    opened: Bools,
-    producers: Ints32,
-    consumers: Ints32,
-) -> Whole:
-    """Writes the pairs to be tried (priority 0 and more, highest first) and of which one op at least is in an opened
-    kernel, in the order in which they are tried; returns how many."""
-    pair_start, consumer, producer = rules.pair_start, rules.consumer, rules.producer
-    given_start, given = rules.given_start, rules.given
-    chosen, sort_key, count = kernels.chosen, kernels.sort_key, 0
-    for op in range(len(place)):
-        if not opened[kernel[op]]:
-            continue
-        for pair in range(pair_start[op], pair_start[op + 1]):
-            if priority[pair] >= 0 and place[consumer[pair]] == place[op]:
-                chosen[count], sort_key[pair] = pair, -priority[pair]
-                count += 1
-        for index in range(given_start[op], given_start[op + 1]):
-            pair = given[index]
-            other = producer[pair]
-            if priority[pair] >= 0 and place[other] == place[op] and not opened[kernel[other]]:
-                chosen[count], sort_key[pair] = pair, -priority[pair]
-                count += 1
-    sort_by(sort_key, chosen, count, kernels.spare)
-    _write_pairs(rules, chosen, count, producers, consumers)
-    return count
-
-
-@compiled(_nrt=False)
 def _merge(rules: Rules, kernels: Kernels, producers: Ints32, consumers: Ints32, count: Whole, out: Ints32) -> None:
     _reset(rules, kernels)
     merge_on(rules, kernels, producers, consumers, count)
-    read_off(kernels, out)
+    _read_off(kernels, out)
 
 
 @compiled(_nrt=False)
-def read_off(kernels: Kernels, out: Ints32) -> None:
+def _read_off(kernels: Kernels, out: Ints32) -> None:
     """Writes the lowest op of each op's kernel."""
     parent = kernels.parent
     for op in range(len(out)):

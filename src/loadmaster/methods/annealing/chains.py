@@ -11,21 +11,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.methods.annealing import engine
-from loadmaster.methods.annealing.moves.order import TOP_RANK
 from loadmaster.methods.annealing.state import (
     LOOK_AT,
     RAN,
+    TOP_RANK,
     Chain,
     chain_of,
     make_scratch,
-    no_groups,
     terrain_of,
 )
 from loadmaster.passes import Coarse, coarsen
@@ -38,10 +36,9 @@ from loadmaster.simulator import cores, layout, spread
 
 # How often each kind of move is tried at first, in the order of `state`: by decision, so that those that are not to be
 # made can be left out; `choice` then follows what pays.
-PLACING, PLACING_FOR_MEMORY = (4.0, 3.0, 3.0, 0.0, 2.0, 4.0, 1.0), (4.0, 2.0, 2.0, 0.0, 2.0, 4.0, 1.0)
-PLACING_ALONE = (4.0, 3.0, 3.0, 0.0, 4.0, 4.0, 1.0)  # where the order does not count
+PLACING, PLACING_FOR_MEMORY = (4.0, 3.0, 3.0, 2.0, 4.0, 1.0), (4.0, 2.0, 2.0, 2.0, 4.0, 1.0)
+PLACING_ALONE = (4.0, 3.0, 3.0, 4.0, 4.0, 1.0)  # where the order does not count
 ORDERING, ORDERING_FOR_MEMORY = (4.0, 2.0, 0.5, 2.0), (6.0, 4.0, 0.0, 0.0)
-FUSING = (0.8, 1.2, 1.2, 0.8, 2.0)
 AIM = 0.5  # share of moves about ops that the step waits for
 CHAINS = 2  # walks at once, which look at each other
 # Walks at once where the clock counts and each has a core; ops of all of them together, each of which takes up to a
@@ -61,7 +58,7 @@ class Decisions:
     """Which decisions chains change, and how.
 
     Attributes:
-        placing, ordering, fusing: kinds of decisions that are changed; the others stay as the start has them.
+        placing, ordering: kinds of decisions that are changed; the others stay as the start has them.
         follow: chance that ranks follow the critical path after a change of placement.
         aim: share of moves about ops that the step waits for.
         evict: where memory is short, half of the moves are about devices that are too full.
@@ -69,32 +66,28 @@ class Decisions:
 
     placing: bool = True
     ordering: bool = True
-    fusing: bool = False
     follow: float = 0.5
     aim: float = AIM
     evict: bool = False
 
-    def weights(self, problem: Problem, pairs: int) -> NDArray[np.float64]:
+    def weights(self, problem: Problem) -> NDArray[np.float64]:
         """[KINDS] how often each kind of move is tried; none of a kind of which there is nothing to change."""
         memory, ordered = problem.objective.of_memory, problem.objective.of_order
         placing = PLACING_FOR_MEMORY if memory else PLACING if ordered else PLACING_ALONE
         parts = (
             (placing, self.placing and problem.num_devices > 1),
             (ORDERING_FOR_MEMORY if memory else ORDERING, self.ordering and ordered),
-            (FUSING, self.fusing and pairs > 0),
         )
         return np.concatenate([np.array(weights) * wanted for weights, wanted in parts])
 
 
 @dataclass(frozen=True, eq=False)
 class ChainStart:
-    """Where a chain begins: devices, ranks and what the plan is worth; with fusion also priorities, kernels and an
-    order of these in which each comes after those it waits for."""
+    """Where a chain begins: devices, ranks and what the plan is worth."""
 
     device: NDArray[np.integer]
     rank: NDArray[np.integer]
     score: Score
-    fused: tuple[NDArray[Any], ...] = (np.zeros(0), np.zeros(0, np.int32), np.zeros(0, np.int32))
 
 
 class Chains:
@@ -109,61 +102,49 @@ class Chains:
         coarse: Coarse,
         decisions: Decisions,
         starts: Sequence[ChainStart],
-        fusing: Sequence[Any] = (),
-        fifo: bool = False,
         groups: Grouping | None = None,
     ) -> None:
-        """One chain from each start. `coarse`: from the search's problem to the one that they walk on; `fusing`: for
-        each chain, what fusion needs; `fifo`: ops go first come, first served, and have no ranks; `groups`: those that
-        moves may take, where they are not to be looked for."""
-        self.search, self.coarse, self.decisions, self.fifo = search, coarse, decisions, fifo
+        """One chain from each start. `coarse`: from the search's problem to the one that they walk on; `groups`: those
+        that moves may take, where they are not to be looked for."""
+        self.search, self.coarse, self.decisions = search, coarse, decisions
         self.problem = problem = coarse.problem
         self.layout = layout(problem)
-        moving = decisions.placing or decisions.ordering
-        self.terrain = terrain_of(problem, groups if moving else no_groups(problem))
-        self.fusing = list(fusing) or [None] * len(starts)
-        self.weights = decisions.weights(problem, len(self.fusing[0].pairs) if fusing else 0)
+        self.terrain = terrain_of(problem, groups)
+        self.weights = decisions.weights(problem)
         aims = decisions.aim > 0 and self.terrain.goal.step_price > 0
-        self.scratch = [make_scratch(self.layout, bool(fusing), aims) for _ in starts]
+        self.scratch = [make_scratch(self.layout, aims) for _ in starts]
         self.chains: list[Chain] = [self._chain(start) for start in starts]
-        self.active = len(self.chains)  # how many of them walk; the others stand where they were started
         self.pace = Pace(search)
 
     def _chain(self, start: ChainStart) -> Chain:
         random = seeded(int(self.search.rng.integers(1, 2**62)))
-        return chain_of(start.device, start.rank, start.fused, start.score, random)
-
-    def restart(self, start: ChainStart) -> None:
-        """All chains go on from there."""
-        given = [column.copy() for column in (start.device, start.rank, *start.fused)]
-        for chain in self.chains:
-            for column, value in zip(chain[:5], given, strict=True):
-                column[:] = value
-            chain.score[:] = (*start.score, *start.score)
-            for best, column in zip(chain[5:10], chain[:5], strict=True):
-                best[:] = column
-            chain.counts[LOOK_AT] = chain.counts[RAN]
+        return chain_of(start.device, start.rank, start.score, random)
 
     def return_to_best(self) -> None:
         """All chains go on from the best that any of them has seen."""
         best = self.best
-        self.restart(ChainStart(best.best_place, best.best_rank, self.score, best[7:10]))
+        place, rank, score = best.best_place.copy(), best.best_rank.copy(), best.score[2:].copy()
+        for chain in self.chains:
+            for column in (chain.place, chain.best_place):
+                column[:] = place
+            for column in (chain.rank, chain.best_rank):
+                column[:] = rank
+            chain.score[:] = (*score, *score)
+            chain.counts[LOOK_AT] = chain.counts[RAN]
 
-    def cool(
-        self, simulations: int, hot: float, cold: float, policy: Any = None, logs: Sequence[Any] | None = None
-    ) -> None:
+    def cool(self, simulations: int, hot: float, cold: float) -> None:
         """So many simulations of all chains together, from the one temperature to the other; fewer only where the
         budget ends. Temperatures are shares of a plan's value."""
         if not self.weights.any():
             return
-        each, done = max(1, simulations // self.active), 0
+        each, done = max(1, simulations // len(self.chains)), 0
         begun = [int(chain.counts[RAN]) for chain in self.chains]
         rest = (self.weights, float(self.decisions.follow), float(self.decisions.aim), float(hot), float(cold))
         habits = [engine.Habits(*rest, ran, each, self.decisions.evict) for ran in begun]
         while done < each and not self.search.spent:
             goal = min(each, done + self._round)
             while done < goal and not self.search.spent:
-                done += self._advance(goal - done, habits, policy, logs)
+                done += self._advance(goal - done, habits)
             if done == goal:
                 self._share(float(engine.temperature(habits[0], int(self.chains[0].counts[RAN]))))
 
@@ -173,23 +154,23 @@ class Chains:
         clock, as many as between two looks at that: to let several go on takes as long as a few dozen."""
         return max(ROUND, self.pace.count) if side_by_side(self.search, self.problem.num_ops) > 1 else ROUND
 
-    def _advance(self, most: int, habits: list[Any], policy: Any, logs: Sequence[Any] | None) -> int:
+    def _advance(self, most: int, habits: list[engine.Habits]) -> int:
         """Some simulations of each chain, as many as the pace and the budget allow; how many."""
-        walking = range(max(1, min(self.active, self.search.simulations_left)))
+        walking = range(max(1, min(len(self.chains), self.search.simulations_left)))
         steps = max(1, min(most, self.pace.next(), self.search.simulations_left // len(walking)))
-        walk: Any = engine.walk
 
         def part(low: int, high: int) -> None:
             for at in range(low, high):
-                given = (self.chains[at], self.scratch[at], policy, self.fusing[at], habits[at], steps)
-                walk(self.layout, self.terrain, *given, None if logs is None else logs[at])
+                engine.walk(self.layout, self.terrain, self.chains[at], self.scratch[at], habits[at], steps)
 
         clock = time.perf_counter()
         threads = min(len(walking), cores())
         spread(part, len(walking), threads)
         self.pace.took(steps, time.perf_counter() - clock)
         self.search.count(min(self.search.simulations_left, steps * len(walking)), threads)
-        self._offer()
+        if self.score < self.search.best_score:
+            score, plan = self.found
+            self.search.offer(plan, score)
         return steps
 
     @property
@@ -201,24 +182,12 @@ class Chains:
     def found(self) -> tuple[Score, Plan]:
         """The best that any of them has seen since they were started."""
         best = self.best
-        return self.score, self.plan(best.best_place, best.best_rank, best.best_kernel)
+        return self.score, self.coarse.up(Plan.of(self.problem, ints(best.best_place), ints(best.best_rank)))
 
     @property
     def score(self) -> Score:
         """Of that."""
         return Score(*map(int, self.best.score[2:]))
-
-    def _offer(self) -> None:
-        if self.score < self.search.best_score:
-            score, plan = self.found
-            self.search.offer(plan, score)
-
-    def plan(self, place: NDArray[Any], rank: NDArray[Any], kernel: NDArray[Any]) -> Plan:
-        """What a chain says, as a plan of the search's problem."""
-        kernels = ints(kernel) if len(kernel) else None
-        if self.fifo:
-            return self.search.first_come(ints(place), kernels)
-        return self.coarse.up(Plan.of(self.problem, ints(place), ints(rank), kernels))
 
     def _share(self, temperature: float) -> None:
         """A chain that has fallen far behind goes on from the best: farther than its temperature explains, or a hot
@@ -226,8 +195,7 @@ class Chains:
         best, far = self.best, BEHIND + SPREAD * max(0.0, temperature - WARM)
         for chain in self.chains:
             if (chain.score[0], chain.score[1] / (1 + far)) > (best.score[2], best.score[3]):
-                for column, value in zip(chain[:5], best[5:10], strict=True):
-                    column[:] = value
+                chain.place[:], chain.rank[:] = best.best_place, best.best_rank
                 chain.score[:2] = best.score[2:]
 
 

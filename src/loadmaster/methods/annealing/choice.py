@@ -26,9 +26,7 @@ def fade(spent: Floats, gained: Floats, moves: Whole) -> None:
 
 
 @compiled(_nrt=False)
-def choose(
-    weights: Floats, follow: float, aim: float, fused: bool, spent: Floats, gained: Floats, chances: Floats
-) -> float:
+def choose(weights: Floats, follow: float, aim: float, spent: Floats, gained: Floats, chances: Floats) -> float:
     """Writes chances of every way of every kind: as given, times how much it gained of late for what it cost, against
     the average of all; returns their sum."""
     gains, runs, total = 1.0, TRIAL, 0.0
@@ -40,8 +38,8 @@ def choose(
         chance = weights[kind] * (aim if aimed else 1.0 - aim)
         if kind == CRITICAL:
             chance = 0.0 if aimed or anew else weights[kind]
-        elif kind == OVERTAKE:  # of kernels it is not known which of them waited for their device
-            chance = weights[kind] if aimed and not anew and aim > 0.0 and not fused else 0.0
+        elif kind == OVERTAKE:
+            chance = weights[kind] if aimed and not anew and aim > 0.0 else 0.0
         elif kind < SHIFT:
             chance *= follow if anew else 1.0 - follow
         elif anew:

@@ -1,4 +1,4 @@
-"""What a step waits for: the longest ways to its end, and the chain of ops or kernels that its last moment hangs on.
+"""What a step waits for: the longest ways to its end, and the chain of ops that its last moment hangs on.
 
 Tails (the longest way from an op to the end, sends included) let a simulation stop as soon as it must pass the value
 that would be kept; they are kept up as ops move. The critical chain is looked up now and then from a recorded run, and
@@ -13,7 +13,7 @@ from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Bools, Ints, Ints32, Whole
 from loadmaster.methods.annealing.state import Scratch, Terrain
 from loadmaster.search.xorshift import RandomState, below
-from loadmaster.simulator.state import MADE, Layout, Record
+from loadmaster.simulator.state import Layout, Record
 
 
 @compiled(_nrt=False)
@@ -134,39 +134,3 @@ def overtaking(
     if last == at:
         return np.int64(-1), np.int64(-1)
     return op, found[last if below(state, 2) else at + 1 + below(state, last - at)]
-
-
-@compiled(_nrt=False)
-def critical_kernels(shown: Layout, place: Ints32, kernel: Ints32, scratch: Scratch) -> None:
-    """Writes, for each op, whether it stands for a kernel of a chain that ends with the step and in which each starts
-    because the one before it ended: on the same device, or as the last maker of what it reads."""
-    op: Whole
-    devices, classes, ops, record = shown.devices, shown.send_classes, len(place), scratch.record
-    start, end, turn, on_chain = record.start_ns, record.end_ns, record.turn, scratch.queued
-    turns, before, last = scratch.turns, scratch.old_tail, scratch.peak  # free until the next move
-    turns[:], before[:], last[:] = -1, -1, -1
-    for op in range(ops):
-        if kernel[op] == op:
-            turns[turn[op]] = op
-    for at in range(ops):
-        if turns[at] >= 0:
-            before[turns[at]] = last[place[turns[at]]]
-            last[place[turns[at]]] = turns[at]
-    on_chain[:], op = False, _ends_last(end, shown.rest)
-    while op >= 0:
-        on_chain[op] = True
-        cause, latest = before[op], np.int64(-1)
-        if cause < 0 or end[cause] != start[op]:
-            cause = np.int64(-1)
-            for index in range(shown.read_start[op], shown.read_start[op + 1]):
-                tensor = shown.reads[index]
-                maker = np.int64(shown.maker[tensor])
-                if shown.origin[tensor] != MADE:
-                    continue
-                there = end[maker]
-                if place[maker] != place[op]:
-                    link = shown.send_class[np.int64(place[maker]) * devices + place[op]]
-                    there += shown.send_ns[np.int64(tensor) * classes + link]
-                if there > latest:
-                    cause, latest = maker, there
-        op = cause

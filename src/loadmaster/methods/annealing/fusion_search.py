@@ -1,8 +1,8 @@
 """Search over fusion: which merges are tried first, and which not at all. Devices and order are those of another
 method.
 
-Fusion alone, to measure what it brings: `joint` decides it together with the rest. A simulation of a plan with kernels
-takes longer than one without (`simulator.contraction`).
+Fusion alone, to measure what it brings: `auto` decides it together with the rest. Kernels follow from a priority of
+every op (`Merges.kernels`), and moves change priorities, so that every plan is one that the rules allow.
 """
 
 from __future__ import annotations
@@ -10,19 +10,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from loadmaster.baselines.fusion.greedy import Merges
+from loadmaster.baselines.fusion.greedy import Merges, simple_orders
 from loadmaster.baselines.lists.schedulers import Heft
 from loadmaster.baselines.simple import a_little
-from loadmaster.graph.columns import ints
-from loadmaster.methods.annealing.chains import CHAINS, Chains, ChainStart, Decisions, epochs
-from loadmaster.methods.annealing.fusion_starts import fusing_for, kernels_of, simple_fusions
-from loadmaster.passes import coarsen
+from loadmaster.graph.columns import Floats, Ints, ints, numbered
+from loadmaster.methods.annealing.acceptance import cooled, slack_of
 from loadmaster.plans import Plan
-from loadmaster.search import Method, Search
+from loadmaster.search import Method, Score, Search
+from loadmaster.search.xorshift import seeded
 
-BATCH = 16  # random candidates scored at once
-ALONE = Decisions(placing=False, ordering=False, fusing=True)
+BATCH = 16  # candidates scored at once
+EPOCH, GROWTH = 192, 1.5  # simulations of the first cooling, and how many times as many each later one has
+KEEP_APART = 0.2  # chance that an op is not merged with what reads it
+MOST_IDLE = 64  # moves in a row that change no kernel and then count as a simulation
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,7 @@ class RandomFusion:
         search.fusing = merges.sharing
         while left and not search.spent:
             count = min(left, BATCH)
-            priorities = search.rng.random((count, search.problem.num_ops))
-            kernels = merges.kernels(plan.device, priorities)
-            device, rank = (np.broadcast_to(column, kernels.shape) for column in (plan.device, plan.rank))
-            search.score_fused(device, rank, kernels)
+            score_kernels(search, plan, merges.kernels(plan.device, search.rng.random((count, search.problem.num_ops))))
             left -= count
         return search.best if search.best is not None else plan
 
@@ -56,25 +55,22 @@ class AnnealFusion:
     """Simulated annealing over the priorities in which merges are tried; devices and order are those of `inner`.
 
     Starts from the best of the simple rules: the default one of compilers, and every merge that is legal in several
-    orders. Moves give new priorities to a window of the program, to ops of one kind in one surrounding, to single ops,
-    or part and join kernels.
+    orders. Moves give new priorities to a window of the program, to ops of one kind, or to one op.
 
     Attributes:
         inner: gives devices and order.
         temperature: first temperature, as a share of the value.
         cold: last temperature.
-        chains: walkers side by side.
     """
 
     inner: Method = field(default_factory=Heft)
     temperature: float = 1e-3
     cold: float = 1e-5
-    chains: int = CHAINS
 
     def optimize(self, search: Search) -> Plan:
         plan = inner_plan(search, self.inner)
         search.fusing = Merges.of(search.problem).sharing
-        improve_fusion(search, plan, self.temperature, self.cold, self.chains)
+        improve_fusion(search, plan, self.temperature, self.cold)
         return search.best if search.best is not None else plan
 
 
@@ -89,31 +85,92 @@ def inner_plan(search: Search, inner: Method) -> Plan:
     return plan
 
 
-def improve_fusion(search: Search, plan: Plan, hot: float, cold: float, chains: int = CHAINS) -> None:
+def score_kernels(search: Search, plan: Plan, kernels: NDArray[np.integer]) -> list[Score]:
+    """Of the plan with each row of kernels."""
+    device, rank = (np.broadcast_to(column, kernels.shape) for column in (plan.device, plan.rank))
+    over, value = search.score_fused(device, rank, kernels)
+    return [Score(int(o), int(v)) for o, v in zip(over, value, strict=True)]
+
+
+def improve_fusion(search: Search, plan: Plan, hot: float, cold: float) -> None:
     """Looks for better kernels of the plan until the budget is spent; the search keeps the best. Starts from the plan's
     own kernels where it has some, else from those of simple rules."""
-    problem = search.problem
-    if search.spent or not len(Merges.of(problem).producers):
+    if search.spent or not len(Merges.of(search.problem).producers):
         return
-    walking = fusing_chains(search, plan, ALONE, chains)
-    if walking is None:
-        return
-    for length in epochs():
-        walking.cool(length, hot, cold)
-        if search.spent or not walking.weights.any():
-            return
-        walking.return_to_best()
+    walk, length = FusionWalk(search, plan), float(EPOCH)
+    while not search.spent:
+        walk.cool(int(length), hot, cold)
+        length *= GROWTH
 
 
-def fusing_chains(search: Search, plan: Plan, decisions: Decisions, chains: int = CHAINS) -> Chains | None:
-    """Chains that change kernels, from the plan's own or from the best simple ones; None where the budget ended."""
-    problem = search.problem
-    if plan.fuses:
-        found = [(kernels_of(problem, plan.kernel), search.score(plan))] * max(1, chains)
-    else:
-        found = simple_fusions(search, plan, max(1, chains))
-    if search.spent:
+class FusionWalk:
+    """One chain over the priorities of merges.
+
+    Attributes:
+        priority: [ops] that stands; below 0: merged with none of its readers.
+        best: the best that was met, which each cooling goes on from.
+    """
+
+    def __init__(self, search: Search, plan: Plan) -> None:
+        self.search, self.plan, self.merges = search, plan, Merges.of(search.problem)
+        self.state = seeded(int(search.rng.integers(1, 2**62)))
+        self.kind = numbered(search.problem.graph.kind)
+        orders = np.stack([_own_order(self.merges, plan)] if plan.fuses else simple_orders(search.problem))
+        if not plan.fuses:
+            score_kernels(search, plan, self.merges.greedy(plan.device)[None])
+        self.kernels = self.merges.kernels(plan.device, orders)
+        scores = score_kernels(search, plan, self.kernels)
+        first = scores.index(min(scores))
+        self.score, self.priority, self.kernel = scores[first], orders[first], ints(self.kernels[first])
+        self.best = (self.score, self.priority, self.kernel)
+
+    def cool(self, length: int, hot: float, cold: float) -> None:
+        """So many simulations, from the one temperature to the other, from the best plan so far."""
+        self.score, self.priority, self.kernel = self.best
+        for turn in range(length):
+            if self.search.spent:
+                return
+            drawn = self._draw()
+            if drawn is None:
+                self.search.count(1)
+                continue
+            priority, kernel = drawn
+            (score,) = score_kernels(self.search, self.plan, kernel[None])
+            slack = slack_of(cooled(hot, cold, turn / length), self.state)
+            if score <= Score(self.score.over_bytes, int(self.score.value * (1 + slack))):
+                self.score, self.priority, self.kernel = score, priority, kernel
+            if score < self.best[0]:
+                self.best = (score, priority, kernel)
+
+    def _draw(self) -> tuple[Floats, Ints] | None:
+        """Other priorities that give other kernels, unless none are found."""
+        for _ in range(MOST_IDLE):
+            priority = self._moved()
+            kernel = ints(self.merges.kernels(self.plan.device, priority)[0])
+            if not np.array_equal(kernel, self.kernel):
+                return priority, kernel
         return None
-    starts = [ChainStart(plan.device, plan.rank, score, tuple(kernels)) for kernels, score in found]
-    fusing = fusing_for(problem, len(starts), None if decisions.placing else plan.device)
-    return Chains(search, coarsen(problem, ints(np.arange(problem.num_ops))), decisions, starts, fusing)
+
+    def _moved(self) -> Floats:
+        priority: Floats = self.priority.copy()
+        rng, ops = self.search.rng, len(priority)
+        op = int(rng.choice(self.merges.producers))
+        way = rng.integers(3)
+        if way == 0:
+            size = int(np.exp(rng.random() * np.log(ops + 1)))
+            some = slice(max(0, op - int(rng.integers(size))), op + size)
+            fresh = rng.random(len(priority[some]))
+            priority[some] = np.where(rng.random(len(fresh)) < KEEP_APART, -1.0, fresh)
+        elif way == 1:
+            priority[self.kind == self.kind[op]] = -1.0 if rng.random() < KEEP_APART else rng.random()
+        else:
+            priority[op] = rng.random() if priority[op] < 0 else -1.0
+        return priority
+
+
+def _own_order(merges: Merges, plan: Plan) -> Floats:
+    """Priorities that give about the kernels of the plan."""
+    order = np.full(len(plan.kernel), -1.0)
+    together = plan.kernel[merges.producers] == plan.kernel[merges.consumers]
+    order[merges.producers[together]] = 0.5
+    return order

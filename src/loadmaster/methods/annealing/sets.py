@@ -1,7 +1,7 @@
-"""Compiled: which ops a move is about.
+"""Compiled: which ops a move is about, and where they are to go.
 
 Ops that belong together move together: a stretch of the mirrored order or of the program, a group (module, readers of a
-weight, chain) or part of one, a neighbourhood grown from an op, an op alone, or what lies on one side of a border
+weight, chain) or part of one, an op alone, or what lies on one side of a border
 between devices. An aimed set is about an op that the step waits for.
 """
 
@@ -13,20 +13,19 @@ from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Ints, Ints32, Whole
 from loadmaster.methods.annealing.state import (
     BORDER,
-    NEAR,
     SCOPE,
     SHIFT,
     SINGLE,
     SLICE,
     SWAP,
+    TOP_RANK,
     Scratch,
     Terrain,
     copy,
 )
-from loadmaster.search.xorshift import RandomState, below, length
+from loadmaster.search.xorshift import RandomState, below, length, unit
 from loadmaster.simulator.state import Layout
 
-MOST_NEAR = 64  # ops of a neighbourhood
 ANYWHERE = -1  # no device suggests itself
 
 
@@ -48,8 +47,6 @@ def draw_set(
         members[0] = seed
         other = next_to(layout, terrain, seed, state)
         return 1, np.int64(place[other]) if other >= 0 else np.int64(ANYWHERE)
-    if kind == NEAR:
-        return _grow(layout, terrain, scratch, seed, state), np.int64(ANYWHERE)
     if kind == BORDER:
         return _border(terrain, place, members, seed, state)
     grouped = kind == SCOPE or kind == SLICE or (kind == SHIFT and below(state, 3) == 0)
@@ -103,24 +100,6 @@ def _window(
 
 
 @compiled(_nrt=False)
-def _grow(layout: Layout, terrain: Terrain, scratch: Scratch, seed: Whole, state: RandomState) -> Whole:
-    members, stamp = scratch.members, scratch.stamp
-    size = length(state, min(MOST_NEAR, len(stamp)))
-    scratch.mark[0] += 1
-    mark = scratch.mark[0]
-    members[0], stamp[seed], count = seed, mark, 1
-    for _ in range(4 * size):
-        if count == size:
-            break
-        other = next_to(layout, terrain, members[below(state, count)], state)
-        if other >= 0 and stamp[other] != mark:
-            stamp[other] = mark
-            members[count] = other
-            count += 1
-    return count
-
-
-@compiled(_nrt=False)
 def _border(terrain: Terrain, place: Ints32, members: Ints, seed: Whole, state: RandomState) -> tuple[Whole, Whole]:
     """Ops on one side of a place where the mirrored order changes device; they might go to the other side."""
     by_mirror, ops = terrain.by_mirror, len(place)
@@ -156,3 +135,25 @@ def next_to(layout: Layout, terrain: Terrain, op: Whole, state: RandomState) -> 
     if count == 0:
         return np.int64(-1)
     return np.int64(layout.readers[reader_start[tensor] + below(state, count)])
+
+
+@compiled(_nrt=False)
+def device_of(
+    layout: Layout, terrain: Terrain, place: Ints32, toward: Whole, seed: Whole, aimed: bool, state: RandomState
+) -> Whole:
+    """Where a set goes: to the device that suggests itself, to one of an op beside the seed, or to any."""
+    if toward != ANYWHERE:
+        return toward
+    if aimed and layout.devices > 2 and below(state, 2):
+        other = next_to(layout, terrain, seed, state)
+        if other >= 0:
+            return np.int64(place[other])
+    return below(state, layout.devices)
+
+
+@compiled(_nrt=False)
+def distance(ops: Whole, state: RandomState) -> Whole:
+    """How far ranks are shifted, either way: log-uniform from half the mean distance of two ops to half the scale, so
+    that most are short and some go across the step."""
+    far = np.int64(np.exp(np.log(float(TOP_RANK // 2)) - unit(state) * np.log(float(ops) * 2.0)))
+    return far if below(state, 2) else -far

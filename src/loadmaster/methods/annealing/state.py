@@ -19,20 +19,18 @@ from loadmaster.simulator import layout
 from loadmaster.simulator.quick import times_alone
 from loadmaster.simulator.state import NO_RECORD, Layout, Record, RunScratch, make_record, make_run_scratch
 
-# Kinds of moves. Place: a window of the program, a group, a part of one, a neighbourhood, one op, ops beside a border
+# Kinds of moves. Place: a window of the program, a group, a part of one, one op, ops beside a border
 # between devices, and two devices' ops swapped in a window.
-WINDOW, SCOPE, SLICE, NEAR, SINGLE, BORDER, SWAP = range(7)
+WINDOW, SCOPE, SLICE, SINGLE, BORDER, SWAP = range(6)
 # Order: ranks of a set shifted, one op beside another, all by the critical path, one op before what it waited behind.
-SHIFT, BESIDE, CRITICAL, OVERTAKE = range(7, 11)
-# Fusion priorities of pairs: of a window, of pairs that do the same work, of some of those, shifted, of one pair.
-FUSE_WINDOW, FUSE_ALIKE, FUSE_SOME, FUSE_SHIFT, FUSE_ONE = range(11, 16)
-KINDS = 16
+SHIFT, BESIDE, CRITICAL, OVERTAKE = range(6, 10)
+KINDS = 10
 WAYS = 4  # of each kind: about any op or one that the step waits for; ranks kept or set anew by the critical path
 ARMS = KINDS * WAYS
 # Entries of Chain.counts: simulations so far, at how many the next look at what the step waits for is due, draws in a
 # row that changed nothing, how many critical ops are known, and whether much memory was left at the last look.
 RAN, LOOK_AT, IDLE, WAITED, ROOMY = range(5)
-LEVELS = 20  # fusion priorities are 1 … LEVELS, the highest first; -1: not merged at all
+TOP_RANK = 2**31 - 1
 
 
 @compiled(_nrt=False)
@@ -80,9 +78,6 @@ class Chain(Struct):
     """One walker: where it stands, the best it has seen, and what it did.
 
     Attributes:
-        rank: empty: first come, first served.
-        priority: [pairs] which merges are tried first, below 0: not at all; empty: nothing is fused.
-        sequence: kernels in an order in which each comes after those it waits for, then -1.
         score: [4] over and value where it stands, over and value of the best.
         random: [2] state of its generator.
         counts: [5] see RAN and the others.
@@ -92,14 +87,8 @@ class Chain(Struct):
 
     place: np.ndarray
     rank: np.ndarray
-    priority: np.ndarray  # [pairs]
-    kernel: np.ndarray
-    sequence: np.ndarray
     best_place: np.ndarray
     best_rank: np.ndarray
-    best_priority: np.ndarray
-    best_kernel: np.ndarray
-    best_sequence: np.ndarray
     score: np.ndarray  # [4]
     random: np.ndarray  # [2]
     counts: np.ndarray  # [5]
@@ -126,7 +115,6 @@ class Scratch(Struct):
         critical: ops that the step waits for.
         queued: which of them waited for their device.
         turns: ops in order of dispatch.
-        itself: [ops] every op its own.
     """
 
     running: RunScratch
@@ -144,19 +132,16 @@ class Scratch(Struct):
     old_tail: np.ndarray
     stamp: np.ndarray  # [ops]
     mark: np.ndarray  # [1]
-    chance: np.ndarray  # [devices]
-    level_chance: np.ndarray  # [LEVELS]
     arms: np.ndarray  # [ARMS]
     total: np.ndarray  # [1]
     critical: np.ndarray
     queued: np.ndarray
     turns: np.ndarray
     turn_of: np.ndarray  # [ops]
-    itself: np.ndarray  # [ops]
 
 
 def terrain_of(problem: Problem, groups: Grouping | None = None) -> Terrain:
-    """Of a problem; groups of ops take long to find, and moves of fusion alone do without."""
+    """Of a problem; `groups`: those that moves may take, where they are not to be looked for."""
     graph, ops = problem.graph, problem.num_ops
     groups = groups or grouping(problem)
     members = np.flatnonzero(graph.is_colocated)
@@ -192,14 +177,13 @@ def no_groups(problem: Problem) -> Grouping:
     return Grouping(ints([0]), ints([]), program, program)
 
 
-def chain_of(
-    place: np.ndarray, rank: np.ndarray, fused: tuple[np.ndarray, ...], score: Score, random: RandomState
-) -> Chain:
-    """A walker at a start; `fused`: its priorities, kernels and their sequence."""
-    columns = (place.astype(np.int32), rank.astype(np.int32), *(column.copy() for column in fused))
-    return Chain(  # type: ignore[call-arg]
-        *columns,
-        *(column.copy() for column in columns),
+def chain_of(place: np.ndarray, rank: np.ndarray, score: Score, random: RandomState) -> Chain:
+    """A walker at a start."""
+    return Chain(
+        place.astype(np.int32),
+        rank.astype(np.int32),
+        place.astype(np.int32),
+        rank.astype(np.int32),
         np.array((*score, *score), np.int64),
         random,
         np.zeros(5, np.int64),
@@ -208,18 +192,17 @@ def chain_of(
     )
 
 
-def make_scratch(layout: Layout, fused: bool, aims: bool) -> Scratch:
-    """For one chain. `aims`: it looks at what the step waits for. Kernels take less time than their ops: with them no
-    bound on a run can be told from tails."""
+def make_scratch(layout: Layout, aims: bool) -> Scratch:
+    """For one chain. `aims`: it looks at what the step waits for."""
     ops, devices = len(layout.waits), layout.devices
     most_sends = layout.most_sends if aims else 0
-    running = make_run_scratch(layout, not fused)
+    running = make_run_scratch(layout, True)
     return Scratch(
         running,
         make_record(ops, most_sends, 2 * (ops + most_sends) + devices),
         NO_RECORD,
         np.empty(0, np.int64),
-        np.zeros(ops, np.int64) if fused else running.tail,
+        running.tail,
         load=np.zeros(devices, np.int64),
         peak=np.zeros(devices, np.int64),
         full=np.zeros(devices, np.int64),
@@ -230,13 +213,10 @@ def make_scratch(layout: Layout, fused: bool, aims: bool) -> Scratch:
         old_tail=np.empty(ops, np.int64),
         stamp=np.full(ops, -1, np.int64),
         mark=np.zeros(1, np.int64),
-        chance=np.zeros(devices),
-        level_chance=np.zeros(LEVELS),
         arms=np.zeros(ARMS),
         total=np.zeros(1),
         critical=np.empty(ops, np.int64),
         queued=np.zeros(ops, np.bool_),
         turns=np.empty(ops, np.int64),
         turn_of=np.empty(ops, np.int64),
-        itself=np.arange(ops),
     )

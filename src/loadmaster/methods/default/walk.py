@@ -50,7 +50,7 @@ class AnnealingWalk:
         if self.search.spent:
             return
         chains = self.chains
-        chains.cool(together(length, chains.active), self._warmth(length) * self.pace.times, COLD)
+        chains.cool(together(length, len(chains.chains)), self._warmth(length) * self.pace.times, COLD)
         self.score, self.plan = min((self.score, self.plan), chains.found, key=lambda found: found[0])
         chains.return_to_best()
         self.pace.ended(HOT, self.score < before)

@@ -15,10 +15,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from loadmaster.baselines.fusion.greedy import GreedyFusion, Merges
+from loadmaster.baselines.fusion.greedy import GreedyFusion, Merges, simple_orders
 from loadmaster.baselines.simple import OneDevice
 from loadmaster.graph.columns import ints
-from loadmaster.methods.annealing.fusion_starts import simple_orders
 from loadmaster.methods.memory.cutting import make_light_again, saved_by_cut, turning_point
 from loadmaster.methods.memory.delaying import delayed
 from loadmaster.methods.memory.draft import Draft, draft_of

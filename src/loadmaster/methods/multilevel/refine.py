@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.methods.annealing import chains
-from loadmaster.methods.annealing.moves.order import TOP_RANK
-from loadmaster.methods.annealing.state import no_groups
+from loadmaster.methods.annealing.state import TOP_RANK, no_groups
 from loadmaster.methods.multilevel.slack import latest_starts
 from loadmaster.passes import coarsen
 from loadmaster.passes.windows import Window, index_among, some_rows, window

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadmaster.baselines.fusion import merging
 from loadmaster.baselines.fusion.greedy import Merges, greedy_kernels, refuse
 from loadmaster.cluster import Cluster
 from loadmaster.cost import price
@@ -296,32 +295,6 @@ def test_searching_fusion_is_no_worse_than_the_default_rule() -> None:
     default = solve(problem, "greedy-fusion:inner=one-device", Budget(None, 50))
     annealed = solve(problem, "anneal-fusion:inner=one-device", Budget(None, 50))
     assert annealed.value <= default.value < solve(problem, "one-device", Budget(None, 1)).value
-
-
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
-@given(fusing_problems(), st.integers(0, 2**32))
-def test_kernels_taken_up_again_are_what_their_ops_make_them(problem: Problem, seed: int) -> None:
-    """Of a kernel that stays: the largest loop, whether any op runs apart, where all can run."""
-    merges, rng = Merges.of(problem), np.random.default_rng(seed)
-    kernel = merges.kernels(np.zeros(problem.num_ops, np.int32), rng.random(problem.num_ops))[0]
-    heads = np.unique(kernel)
-    opened = np.zeros(problem.num_ops, np.bool_)
-    opened[heads] = rng.random(len(heads)) < 0.3
-    sequence = np.full(problem.num_ops, -1, np.int32)
-    sequence[: len(heads)] = heads
-    rules, made = merges.rules, merging.make_kernels(merges.rules)
-    merging.reopen(rules, kernel, sequence, opened, made)
-    for head in heads.tolist():
-        members = np.flatnonzero(kernel == head)
-        for group in [[op] for op in members] if opened[head] else [members]:
-            first = int(group[0])
-            assert (made.parent[group] == first).all() and made.members[first] == len(group)
-            assert made.points[first] == rules.points[group].max() and made.rows[first] == rules.rows[group].max()
-            assert made.apart[first] == rules.apart[group].any()
-            assert (made.can[first] == rules.able[group].all(axis=0)).all()
-    listed = made.at[made.at >= 0].tolist()
-    assert [made.position[op] for op in listed] == list(range(len(listed)))
-    assert sorted(listed) == sorted({int(op if opened[head] else head) for op, head in enumerate(kernel)})
 
 
 def test_batch_norm_of_an_inference_is_pointwise() -> None:

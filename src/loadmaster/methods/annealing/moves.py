@@ -1,8 +1,8 @@
-"""Moves of placement: ops go to another device, with what is bound to them. Loads and tails are kept up.
+"""Moves of annealing: what is drawn (`sets`) is applied to a chain, and taken back where it is not kept.
 
-Members that cannot run on the target stay; colocated ops go along; with a device to swap with, the two exchange what
-they have of the set. Tails are worked out anew only for ops up to the last that moved, since a tail depends on what
-comes after.
+Placement: ops go to another device, with what is bound to them; loads and tails are kept up, tails only for ops up to
+the last that moved, since a tail depends on what comes after. Order: ranks of some ops shifted, or all of them set anew
+by the critical path. Ranks are spread over the whole scale of 2^31, so that there is room between any two.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Whole
 from loadmaster.methods.annealing.critical import measure_tails
-from loadmaster.methods.annealing.state import Chain, Scratch, Terrain, copy
+from loadmaster.methods.annealing.state import TOP_RANK, Chain, Scratch, Terrain, copy
 from loadmaster.simulator.state import Layout
 
 
 @compiled(_nrt=False)
-def apply(
+def place_ops(
     layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, count: Whole, target: Whole, swapped: Whole
 ) -> tuple[Whole, Whole]:
     """(ops moved, the last of them in the program). The first `count` of the members that can run on the target go
@@ -52,7 +52,7 @@ def apply(
 
 
 @compiled(_nrt=False)
-def undo(layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, moved: Whole, top: Whole) -> None:
+def unplace_ops(layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, moved: Whole, top: Whole) -> None:
     """The ops that have moved go back to where they were, last one first."""
     devices, op_ns, place, load = layout.devices, layout.op_ns, chain.place, scratch.load
     touched, old_place = scratch.touched, scratch.old_place
@@ -63,3 +63,33 @@ def undo(layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, moved
         place[op] = home
     if moved > 0 and terrain.goal.step_price > 0:
         copy(scratch.old_tail, 0, top + 1, scratch.tail)
+
+
+@compiled(_nrt=False)
+def shift_ranks(chain: Chain, scratch: Scratch, count: Whole, by: Whole) -> None:
+    """Shifts the ranks of the first `count` members."""
+    rank, members = chain.rank, scratch.members
+    copy(rank, 0, len(rank), scratch.old_rank)
+    for at in range(count):
+        op = members[at]
+        rank[op] = np.int32(min(np.int64(TOP_RANK), max(np.int64(0), np.int64(rank[op]) + by)))
+
+
+@compiled(_nrt=False)
+def follow_path(layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch) -> None:
+    """Ranks by the longest way to the end, over the whole scale so that there is room between them."""
+    rank, tail = chain.rank, scratch.tail
+    copy(rank, 0, len(rank), scratch.old_rank)
+    if terrain.goal.step_price == 0:  # then nothing else asks for tails, and they are not kept up
+        measure_tails(layout, chain.place, len(rank) - 1, tail)
+    longest = np.int64(1)
+    for op in range(len(rank)):
+        longest = max(longest, tail[op])
+    scale = np.float64(TOP_RANK - 1) / np.float64(longest)
+    for op in range(len(rank)):
+        rank[op] = np.int32(np.float64(longest - tail[op]) * scale)
+
+
+@compiled(_nrt=False)
+def unshift_ranks(chain: Chain, scratch: Scratch) -> None:
+    copy(scratch.old_rank, 0, len(chain.rank), chain.rank)
