@@ -28,8 +28,7 @@ from typing import Any
 import numpy as np
 
 import loadmaster as lm
-from loadmaster.baselines.fusion.greedy import Merges, simple_orders
-from loadmaster.baselines.fusion.sharing import sharing_of
+from loadmaster.baselines.fusion.greedy import Merges, sharing_of, simple_orders
 from loadmaster.baselines.simple import Ready
 from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.files import graph_from_json

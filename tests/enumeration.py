@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster import Budget, Result, solve
-from loadmaster.baselines.fusion.sharing import sharing_of
+from loadmaster.baselines.fusion.greedy import sharing_of
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.methods.exact.branching.proving import prove

@@ -18,9 +18,9 @@ from loadmaster.cost import CostModel, price
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph import Graph
 from loadmaster.importers import load
-from loadmaster.methods.experience import starts_from
+from loadmaster.problem import Problem
 from loadmaster.problem.objective import Objective
-from loadmaster.search import Budget, Invocation, Method, Result, Search, as_budget, solve
+from loadmaster.search import Budget, Invocation, Method, Result, Search, Start, as_budget, solve
 
 DEFAULT_CLUSTER = "2xa100-nvlink"
 
@@ -92,7 +92,7 @@ def plan(
     graph = load(model, training=training, inputs=inputs, optimizer=optimizer, dims=dims, gpu=gpu, assume=assume)
     cluster = named or default_cluster(model, graph)[0]
     problem = price(graph, cluster, objective=objective, memory_limit=memory_limit, cost=cost)
-    starts = [] if like is None else starts_from(like, problem)
+    starts = [] if like is None else _starts_like(like, problem)
     chosen = _told(method, fusion, recompute, offload)
     found = solve(problem, chosen, limit, seed, listener=listener, starts=starts)
     found = fitted(found, limit, seed, recompute=recompute, offload=offload, listener=listener)
@@ -105,6 +105,12 @@ def plan(
     typed |= {"--optimizer": "" if optimizer == "adam" else optimizer, "--seed": str(seed) if seed else ""}
     typed |= {"--assume": "yes"} if assume else {}
     return replace(found, asked=_asked(model, on, cluster, method, limit, training, typed))
+
+
+def _starts_like(like: str | PathLike[str], problem: Problem) -> list[Start]:
+    from loadmaster.methods.experience import starts_from  # only where a file is named
+
+    return starts_from(like, problem)
 
 
 def _asked(

@@ -2,25 +2,24 @@
 
 The program is laid out in its mirrored order, in which a backward op is beside its forward op, and cut into as many
 shares as there are devices, sized by their speed: of equal time, bytes or count, or by what a device holds when most is
-alive. Such cuts send little and keep layers whole.
+alive. Such cuts send little and keep layers whole. For peak memory, groups that share heavy tensors are dealt out, too.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.baselines.dealing import resident_bytes
-from loadmaster.baselines.pipeline.split import scope_slots
 from loadmaster.baselines.simple import legal
 from loadmaster.graph.columns import Ints, ints, rows_of
-from loadmaster.passes.groups import mirrored_position, turning_point
+from loadmaster.passes.groups import group_ops, mirrored_position, scope_slots, turning_point
 from loadmaster.problem import CANNOT, Problem
 
 STACK = re.compile(r"\d.*", re.DOTALL)  # what is left of a module's name without this is the stack it belongs to
+SPREAD = 0.5  # how much the bytes of a dealt group are taken to be off each time, in factors of e
 
 
 def cuts(problem: Problem) -> list[Ints]:
@@ -112,3 +111,48 @@ def device_order(problem: Problem) -> Ints:
     """Devices from fast to slow, then by memory, then by number: the order in which shares are dealt out."""
     able_ns = np.where(problem.op_ns == CANNOT, problem.best_ns[:, None] * 10, problem.op_ns)
     return ints(np.lexsort((np.arange(problem.num_devices), -problem.memory_bytes, able_ns.sum(axis=0))))
+
+
+def dealt(problem: Problem, often: Mapping[int, int]) -> Iterator[Ints]:
+    """Placements: for each number of groups so many, alike for every seed. Which groups share a device decides how much
+    is alive there at once, and no rule knows that, so they differ: the largest group goes first to the device with the
+    least, and sizes are only about right."""
+    size = bytes_of(problem)
+    room = np.maximum(1, problem.memory_bytes).astype(np.float64)
+    for groups, times in often.items():
+        label = group_ops(problem, groups)
+        total = np.bincount(label, size).astype(np.float64)
+        drawn = np.random.default_rng(groups)
+        for turn in range(times):
+            noise = drawn.standard_normal(len(total)) * (SPREAD if turn else 0.0)
+            yield legal(problem, ints(_deal(total * np.exp(noise), room)[label]))
+
+
+def bytes_of(problem: Problem) -> NDArray[np.float64]:
+    """[ops] bytes that each makes, and of residents that it updates or is the first to read."""
+    graph = problem.graph
+    total = resident_bytes(problem)
+    own = graph.is_fresh
+    np.add.at(total, graph.producer[own], graph.nbytes[own])
+    return total
+
+
+def resident_bytes(problem: Problem) -> NDArray[np.float64]:
+    """[ops] bytes of residents that each updates, or is the first to read."""
+    graph, total = problem.graph, np.zeros(problem.num_ops)
+    start, readers = graph.readers
+    holder = problem.updater.copy()
+    first = problem.resident & (holder < 0) & (np.diff(start) > 0)
+    holder[first] = readers[start[:-1][first]]
+    mine = problem.resident & (holder >= 0)
+    np.add.at(total, holder[mine], graph.nbytes[mine])
+    return total
+
+
+def _deal(total: NDArray[np.float64], room: NDArray[np.float64]) -> NDArray[np.int64]:
+    """[groups] devices: the largest group that is left goes to the device that is least full with it."""
+    load, device = np.zeros(len(room)), np.zeros(len(total), np.int64)
+    for group in np.argsort(-total, kind="stable").tolist():
+        device[group] = ((load + total[group]) / room).argmin()
+        load[device[group]] += total[group]
+    return device

@@ -126,3 +126,8 @@ def legal(problem: Problem, device: Ints) -> Ints:
     bad = ~able[np.arange(problem.num_ops), device]
     device[bad] = able[bad].argmax(axis=1)
     return ints(device)
+
+
+def one_computes(problem: Problem) -> bool:
+    """Whether there is one device, hosts apart."""
+    return sum(device.kind != "cpu" for device in problem.cluster.devices) == 1

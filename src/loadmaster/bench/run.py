@@ -25,7 +25,8 @@ from loadmaster.cost import price
 from loadmaster.errors import InvalidSetting, MissingExtra
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import lower_bound
-from loadmaster.search import Budget, Result, Search, solve, warm_up
+from loadmaster.search import Budget, Result, Search, solve
+from loadmaster.search.warming import warm_up
 from loadmaster.search.workers import in_order
 
 MOST_MOMENTS = 64  # improvements kept in a record

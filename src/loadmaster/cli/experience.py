@@ -21,14 +21,18 @@ EXPERIENCE_HELP = (
 
 def store_for(wanted: bool | None, budget: Budget, named: bool) -> Store | None:
     """The user's store, where it is to be used."""
+    by_default = budget.simulations is None and not named
+    if not (by_default if wanted is None else wanted):
+        return None
     from loadmaster.methods.experience import Store
 
-    by_default = budget.simulations is None and not named
-    return Store.default() if (by_default if wanted is None else wanted) else None
+    return Store.default()
 
 
 def starts_for(problem: Problem, like: Path | None, store: Store | None) -> list[Start]:
     """Plans to begin from: those of `--like`, then the most alike of the user's own."""
+    if like is None and store is None:
+        return []
     from loadmaster.cli.stages import status
     from loadmaster.methods.experience import starts_from
 

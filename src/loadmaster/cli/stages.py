@@ -41,9 +41,11 @@ def run_method(problem: Problem, spec: str, budget: Budget, seed: int, starts: S
     """`solve` with its progress on the terminal, and code compiled before the clock runs."""
     from loadmaster.catalog.specs import make_method
     from loadmaster.report.terminal import solving
-    from loadmaster.search import solve, warm_up
+    from loadmaster.search import solve
 
     if budget.seconds is not None:
+        from loadmaster.search.warming import warm_up
+
         with status("getting ready"):
             warm_up(make_method(spec), problem.cluster, problem.objective)
     with solving(spec) as listener:

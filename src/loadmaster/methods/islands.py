@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from loadmaster.baselines.fusion.sharing import sharing_of
+from loadmaster.baselines.fusion.greedy import sharing_of
 from loadmaster.baselines.simple import Ready
 from loadmaster.methods.annealing.anneal import Anneal
 from loadmaster.methods.default.auto import placement

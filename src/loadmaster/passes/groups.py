@@ -91,6 +91,20 @@ def turning_point(problem: Problem) -> int:
     return int(np.cumsum(change)[:-1].argmax())
 
 
+def scope_slots(problem: Problem) -> Ints:
+    """[ops] number of its module in order of first use; an op of no module goes with what it reads, or the next op."""
+    graph = problem.graph
+    number = {scope: index for index, scope in enumerate(dict.fromkeys(s for s in graph.scope if s))}
+    slot = [number.get(scope, -1) for scope in graph.scope]
+    maker, start = graph.producer[graph.reads].tolist(), graph.read_start.tolist()
+    for op in [op for op, known in enumerate(slot) if known < 0]:
+        slot[op] = max((slot[made] for made in maker[start[op] : start[op + 1]] if made >= 0), default=-1)
+    after = 0
+    for op in reversed(range(problem.num_ops)):
+        slot[op] = after = slot[op] if slot[op] >= 0 else after
+    return ints(slot)
+
+
 def scope_groups(problem: Problem) -> list[list[int]]:
     """Ops under each module path, whole and in part."""
     own: dict[str, list[int]] = {}

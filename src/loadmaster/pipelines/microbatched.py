@@ -14,11 +14,11 @@ from itertools import pairwise
 import numpy as np
 
 from loadmaster.baselines.pipeline.replicas import replicated_splits
-from loadmaster.baselines.pipeline.split import merged_slots, scope_slots
+from loadmaster.baselines.pipeline.split import merged_slots
 from loadmaster.baselines.simple import Ready
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph.columns import Ints, ints, rows_of
-from loadmaster.passes.groups import mirrored_position
+from loadmaster.passes.groups import mirrored_position, scope_slots
 from loadmaster.pipelines.cuts import Rehearsals, StageLine
 from loadmaster.pipelines.edges import balanced_edges, crossing_of, gradients_of, work_of
 from loadmaster.pipelines.judging import Judge, Pipeline, StageCut

@@ -14,7 +14,7 @@ import numpy as np
 
 from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Ints, Whole
-from loadmaster.methods.annealing.acceptance import cooled, slack_of
+from loadmaster.methods.annealing.choice import cooled, slack_of
 from loadmaster.search.xorshift import RandomState, below, unit
 
 _FAR = 2**62

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.baselines.fusion.sharing import fusing_of
+from loadmaster.baselines.fusion.greedy import fusing_of
 from loadmaster.cluster import Cluster
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph import UNGIVEN

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from loadmaster.baselines.fusion.sharing import sharing_of
+from loadmaster.baselines.fusion.greedy import sharing_of
 from loadmaster.cluster.growing import with_more
 from loadmaster.cost import price
 from loadmaster.errors import DoesNotFit

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.baselines.fusion.sharing import sharing_of
+from loadmaster.baselines.fusion.greedy import sharing_of
 from loadmaster.cluster import Cluster
 from loadmaster.cluster.growing import has_host, with_host, with_more
 from loadmaster.cost import price

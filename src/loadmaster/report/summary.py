@@ -9,11 +9,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loadmaster.files import save_plan
 from loadmaster.graph.assumptions import assumptions_of
-from loadmaster.methods.experience.known import Known
 from loadmaster.problem import Problem
 from loadmaster.report.added import NOTHING, added_of
 from loadmaster.report.certainty import interval, not_told_apart
@@ -21,7 +20,9 @@ from loadmaster.report.fit import does_not_fit
 from loadmaster.report.standing import bound_summary, standing
 from loadmaster.report.units import percent_text, size_text, value_text
 from loadmaster.search import Result
-from loadmaster.simulator.arenas import Arenas
+
+if TYPE_CHECKING:
+    from loadmaster.simulator.arenas import Arenas
 
 
 def plan_summary(result: Result, baselines: Mapping[str, Result]) -> dict[str, Any]:
@@ -122,6 +123,8 @@ def save_result(result: Result, path: str | PathLike[str]) -> None:
     if not result.fits:
         raise does_not_fit(result)
     facts = {"objective": result.problem.objective.name, **method_summary(result)}
+    from loadmaster.methods.experience.known import Known  # only where a plan is saved
+
     known = Known.of(result.problem, result.plan).to_text()
     asked = {} if result.asked is None else {"asked": result.asked.to_json()}
     save_plan(result.plan, result.problem, path, {"result": facts, **asked, "known": known})

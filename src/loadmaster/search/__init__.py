@@ -10,7 +10,6 @@ from loadmaster.search.invocation import Invocation
 from loadmaster.search.result import Result
 from loadmaster.search.search import Method, Moment, Search, Start
 from loadmaster.search.solving import solve
-from loadmaster.search.warming import warm_up
 
 __all__ = [
     "WORST",
@@ -24,5 +23,4 @@ __all__ = [
     "Start",
     "as_budget",
     "solve",
-    "warm_up",
 ]

@@ -21,7 +21,6 @@ from loadmaster.problem.bounds import Bound, Sharing, bound_of
 from loadmaster.search.budget import Budget, Score, as_budget, is_whole
 from loadmaster.search.result import Result
 from loadmaster.search.search import BOUND_SHARE, UNFUSED, Method, Search, Start
-from loadmaster.search.warming import warm_up
 from loadmaster.simulator import settle, simulate
 
 # Seconds that the bound may take after a search, however short that was, so that no budget is passed by half a second.
@@ -68,6 +67,8 @@ def solve(
     chosen: Any = make_method(method) if isinstance(method, str) else method
     allowed = as_budget(budget)
     if allowed.seconds is not None and (isinstance(method, str) or _is_ours(chosen)):
+        from loadmaster.search.warming import warm_up  # a budget of simulations needs no clock
+
         warm_up(chosen, problem.cluster, problem.objective)
     search = Search(problem, allowed, seed, listener=listener)
     _begin(search, starts)

@@ -14,8 +14,6 @@ from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Ints, Ints32, Whole
 from loadmaster.problem.objective import BUSIEST, PEAK, Goal
 from loadmaster.simulator.heaps import pack_heaps, part, pop, pop_event, push_event
-from loadmaster.simulator.holding import hold, let_go, let_go_after, needed_by, settle_residents
-from loadmaster.simulator.recording import note_memory, note_op, note_send, note_turn
 from loadmaster.simulator.state import (
     DIRTY,
     EVENTS,
@@ -33,7 +31,22 @@ from loadmaster.simulator.state import (
     Step,
     kept_scratch,
 )
-from loadmaster.simulator.waking import announce, ask, ask_later, send_ns_of, wake
+from loadmaster.simulator.steps import (
+    announce,
+    ask,
+    ask_later,
+    hold,
+    let_go,
+    let_go_after,
+    needed_by,
+    note_memory,
+    note_op,
+    note_send,
+    note_turn,
+    send_ns_of,
+    settle_residents,
+    wake,
+)
 
 FOREVER = np.iinfo(np.int64).max
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster import Cluster, price
-from loadmaster.baselines.dealing import bytes_of, dealt
+from loadmaster.baselines.cuts import bytes_of, dealt
 from loadmaster.passes.groups import group_ops
 from loadmaster.problem import Problem
 from loadmaster.zoo.synthetic import generate

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import loadmaster as lm
-from loadmaster.baselines.fusion.greedy import greedy_kernels
-from loadmaster.baselines.fusion.sharing import sharing_of
+from loadmaster.baselines.fusion.greedy import greedy_kernels, sharing_of
 from loadmaster.cluster import Cluster, Device
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder

@@ -10,7 +10,8 @@ from loadmaster.baselines.simple import OneDevice
 from loadmaster.cluster import Cluster
 from loadmaster.errors import MissingExtra
 from loadmaster.plans import Plan
-from loadmaster.search import Search, warm_up
+from loadmaster.search import Search
+from loadmaster.search.warming import warm_up
 
 
 @dataclass

@@ -22,6 +22,7 @@ from loadmaster.graph.kinds import HEAVY, REDUCING, work_of
 from loadmaster.graph.order import followers
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
+from loadmaster.plans.expansion import keeps_to
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Sharing
 from loadmaster.problem.remembering import LastFew
@@ -211,3 +212,17 @@ def _simple_orders(problem: Problem) -> list[NDArray[np.float64]]:
             place = positions(order) / count
             rules += [place, np.where(readers == 1, place, -1.0)]
     return rules
+
+
+def sharing_of(problem: Problem) -> Sharing:
+    """Which ops of the problem searches may fuse."""
+    return Merges.of(problem).sharing
+
+
+def fusing_of(problem: Problem, plan: Plan) -> bool | Sharing:
+    """What its bound must hold for: nothing fused, what searches may fuse, or, where it was fused by others, all."""
+    if not plan.fuses:
+        return False
+    base = problem if problem.expansion is None else problem.expansion.base
+    sharing = sharing_of(base)
+    return sharing if keeps_to(base, plan, sharing) else True

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.baselines.lists.loop import ListState, account, fresh_state, new_bytes
-from loadmaster.baselines.lists.steps import FAR, arrival, commit, settle
+from loadmaster.baselines.lists.loop import FAR, ListState, account, arrival, commit, fresh_state, new_bytes, settle
 from loadmaster.compiled import Struct, compiled
 from loadmaster.graph.columns import Bools, Ints, Whole
 from loadmaster.graph.order import followers

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from loadmaster.baselines.lists.loop import FAR, arrival, commit, gap, occupy, settle, thrifty
 from loadmaster.baselines.lists.schedulers import mean_times, upward_rank
-from loadmaster.baselines.lists.steps import FAR, arrival, commit, gap, occupy, settle, thrifty
 from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Floats, Ints, Whole, ints, positions
 from loadmaster.plans import Plan

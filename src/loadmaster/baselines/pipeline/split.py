@@ -19,7 +19,7 @@ from loadmaster.baselines.ordering import Order, best_of, ordered
 from loadmaster.baselines.partition.parts import op_times
 from loadmaster.baselines.simple import OneDevice, legal
 from loadmaster.graph.columns import Ints, ints, rows_of
-from loadmaster.passes.groups import mirrored_position, turning_point
+from loadmaster.passes.groups import mirrored_position, scope_slots, turning_point
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.search import Search
@@ -227,20 +227,6 @@ def _folds(problem: Problem, fold: Fold) -> list[Ints]:
     if fold in ("auto", "program"):
         slots.append(ints(np.arange(problem.num_ops)))
     return [_together(problem, slot) for slot in slots]
-
-
-def scope_slots(problem: Problem) -> Ints:
-    """[ops] number of its module in order of first use; an op of no module goes with what it reads, or the next op."""
-    graph = problem.graph
-    number = {scope: index for index, scope in enumerate(dict.fromkeys(s for s in graph.scope if s))}
-    slot = [number.get(scope, -1) for scope in graph.scope]
-    maker, start = graph.producer[graph.reads].tolist(), graph.read_start.tolist()
-    for op in [op for op, known in enumerate(slot) if known < 0]:
-        slot[op] = max((slot[made] for made in maker[start[op] : start[op + 1]] if made >= 0), default=-1)
-    after = 0
-    for op in reversed(range(problem.num_ops)):
-        slot[op] = after = slot[op] if slot[op] >= 0 else after
-    return ints(slot)
 
 
 def _together(problem: Problem, slot: Ints) -> Ints:

@@ -36,9 +36,7 @@ from loadmaster.simulator import cores, layout, spread
 
 # How often each kind of move is tried at first, in the order of `state`: by decision, so that those that are not to be
 # made can be left out; `choice` then follows what pays.
-PLACING, PLACING_FOR_MEMORY = (4.0, 3.0, 3.0, 2.0, 4.0, 1.0), (4.0, 2.0, 2.0, 2.0, 4.0, 1.0)
-PLACING_ALONE = (4.0, 3.0, 3.0, 4.0, 4.0, 1.0)  # where the order does not count
-ORDERING, ORDERING_FOR_MEMORY = (4.0, 2.0, 0.5, 2.0), (6.0, 4.0, 0.0, 0.0)
+PLACING, ORDERING = (4.0, 6.0, 2.0, 4.0), (4.0, 0.5)
 AIM = 0.5  # share of moves about ops that the step waits for
 CHAINS = 2  # walks at once, which look at each other
 # Walks at once where the clock counts and each has a core; ops of all of them together, each of which takes up to a
@@ -72,11 +70,9 @@ class Decisions:
 
     def weights(self, problem: Problem) -> NDArray[np.float64]:
         """[KINDS] how often each kind of move is tried; none of a kind of which there is nothing to change."""
-        memory, ordered = problem.objective.of_memory, problem.objective.of_order
-        placing = PLACING_FOR_MEMORY if memory else PLACING if ordered else PLACING_ALONE
         parts = (
-            (placing, self.placing and problem.num_devices > 1),
-            (ORDERING_FOR_MEMORY if memory else ORDERING, self.ordering and ordered),
+            (PLACING, self.placing and problem.num_devices > 1),
+            (ORDERING, self.ordering and problem.objective.of_order),
         )
         return np.concatenate([np.array(weights) * wanted for weights, wanted in parts])
 

@@ -1,5 +1,6 @@
-"""Compiled: which kind of move is tried next. Kinds that paid of late are tried more often.
+"""Compiled: which kind of move is tried next, and whether what makes a plan worse is kept.
 
+Kinds that paid of late are tried more often.
 In the manner of a bandit: each kind, about any op or an aimed one, with or without new ranks, has a chance by hand,
 times what it gained for the simulations it took of late against the average of all, within bounds so that none dies
 out.
@@ -7,9 +8,12 @@ out.
 
 from __future__ import annotations
 
+import numpy as np
+
 from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Floats, Whole
-from loadmaster.methods.annealing.state import ARMS, CRITICAL, OVERTAKE, SHIFT, WAYS
+from loadmaster.methods.annealing.state import ARMS, CRITICAL, SHIFT, WAYS
+from loadmaster.search.xorshift import RandomState, unit
 
 # Chosen together on the zoo by step time at equal simulations; none of them matters much alone.
 FADE = 0.9998  # of what is known of a kind of move, kept after each one: about the last five thousand count
@@ -38,8 +42,6 @@ def choose(weights: Floats, follow: float, aim: float, spent: Floats, gained: Fl
         chance = weights[kind] * (aim if aimed else 1.0 - aim)
         if kind == CRITICAL:
             chance = 0.0 if aimed or anew else weights[kind]
-        elif kind == OVERTAKE:
-            chance = weights[kind] if aimed and not anew and aim > 0.0 else 0.0
         elif kind < SHIFT:
             chance *= follow if anew else 1.0 - follow
         elif anew:
@@ -48,3 +50,16 @@ def choose(weights: Floats, follow: float, aim: float, spent: Floats, gained: Fl
         chances[arm] = chance * min(MOST, max(LEAST, paid))
         total += chances[arm]
     return total
+
+
+@compiled(_nrt=False)
+def slack_of(temperature: float, state: RandomState) -> float:
+    """By which share of its value a plan may be worse and still be kept. A plan worse by a share d is kept with chance
+    exp(-d ÷ temperature), the rule of Metropolis; drawn first, it says when a run need not be finished."""
+    return -np.log(unit(state)) * temperature  # type: ignore[no-any-return]
+
+
+@compiled(_nrt=False)
+def cooled(hot: float, cold: float, share: float) -> float:
+    """The temperature after a share of the cooling: geometric, from hot at 0 to cold at 1."""
+    return hot * (cold / hot) ** share  # type: ignore[no-any-return]

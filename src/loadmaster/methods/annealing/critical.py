@@ -10,10 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.compiled import compiled
-from loadmaster.graph.columns import Bools, Ints, Ints32, Whole
+from loadmaster.graph.columns import Ints, Ints32, Whole
 from loadmaster.methods.annealing.state import Scratch, Terrain
-from loadmaster.search.xorshift import RandomState, below
-from loadmaster.simulator.state import Layout, Record
+from loadmaster.simulator.state import Layout
 
 
 @compiled(_nrt=False)
@@ -64,7 +63,7 @@ def critical_ops(layout: Layout, terrain: Terrain, place: Ints32, scratch: Scrat
     op: Whole
     ops, devices, classes, record = len(place), layout.devices, layout.send_classes, scratch.record
     start, end, turn, producer = record.start_ns, record.end_ns, record.turn, terrain.producer
-    turns, found, queued = scratch.turns, scratch.critical, scratch.queued
+    turns, found = scratch.turns, scratch.critical
     before, last = scratch.old_tail, scratch.peak  # free until the next move
     last[:] = -1
     for op in range(ops):
@@ -76,10 +75,9 @@ def critical_ops(layout: Layout, terrain: Terrain, place: Ints32, scratch: Scrat
     op, count = _ends_last(end, layout.rest), 0
     while op >= 0:
         cause, latest = before[op], np.int64(-1)
-        queued[count] = cause >= 0 and end[cause] == start[op]
         found[count] = op
         count += 1
-        if not queued[count - 1]:
+        if cause < 0 or end[cause] != start[op]:
             cause = np.int64(-1)
             for at in range(terrain.read_start[op], terrain.read_start[op + 1]):
                 tensor = terrain.reads[at]
@@ -97,40 +95,3 @@ def critical_ops(layout: Layout, terrain: Terrain, place: Ints32, scratch: Scrat
                     cause, latest = terrain.after[at], end[terrain.after[at]]
         op = cause
     return count
-
-
-@compiled(_nrt=False)
-def overtaking(
-    layout: Layout,
-    terrain: Terrain,
-    place: Ints32,
-    record: Record,
-    found: Ints,
-    queued: Bools,
-    count: Whole,
-    state: RandomState,
-) -> tuple[Whole, Whole]:
-    """An op of the chain that waited for its device, and one that the device ran meanwhile; -1 where none did."""
-    at = below(state, count)
-    for _ in range(count):
-        if queued[at]:
-            break
-        at = at + 1 if at + 1 < count else 0
-    op, ready, devices, classes = found[at], np.int64(0), layout.devices, layout.send_classes
-    for index in range(terrain.read_start[op], terrain.read_start[op + 1]):
-        tensor = terrain.reads[index]
-        maker = terrain.producer[tensor]
-        if maker >= 0:
-            there = record.end_ns[maker]
-            if place[maker] != place[op]:
-                link = layout.send_class[np.int64(place[maker]) * devices + place[op]]
-                there += layout.send_ns[tensor * classes + link]
-            ready = max(ready, there)
-    for index in range(terrain.after_start[op], terrain.after_start[op + 1]):
-        ready = max(ready, record.end_ns[terrain.after[index]])
-    last = at
-    while queued[last] and record.start_ns[found[last + 1]] >= ready:
-        last += 1
-    if last == at:
-        return np.int64(-1), np.int64(-1)
-    return op, found[last if below(state, 2) else at + 1 + below(state, last - at)]

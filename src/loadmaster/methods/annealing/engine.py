@@ -12,19 +12,17 @@ import numpy as np
 from loadmaster.compiled import Struct, compiled
 from loadmaster.graph.columns import Truth, Whole
 from loadmaster.methods.annealing import choice
-from loadmaster.methods.annealing.acceptance import cooled, slack_of
-from loadmaster.methods.annealing.critical import critical_ops, measure_tails, overtaking
+from loadmaster.methods.annealing.choice import cooled, slack_of
+from loadmaster.methods.annealing.critical import critical_ops, measure_tails
 from loadmaster.methods.annealing.moves import follow_path, place_ops, shift_ranks, unplace_ops, unshift_ranks
-from loadmaster.methods.annealing.sets import ANYWHERE, device_of, distance, draw_set, next_to
+from loadmaster.methods.annealing.sets import ANYWHERE, device_of, distance, draw_set
 from loadmaster.methods.annealing.state import (
-    BESIDE,
     CRITICAL,
     IDLE,
     LOOK_AT,
     RAN,
     ROOMY,
     SHIFT,
-    SWAP,
     WAITED,
     WAYS,
     Chain,
@@ -167,8 +165,7 @@ def _move(
         device = device_of(layout, terrain, chain.place, toward, seed, aimed, state)
         if evicting and toward == ANYWHERE and below(state, 2):
             device = _roomiest(terrain, scratch)
-        swapped = below(state, layout.devices) if kind == SWAP else np.int64(ANYWHERE)
-        moved, top = place_ops(layout, terrain, chain, scratch, count, device, swapped)
+        moved, top = place_ops(layout, terrain, chain, scratch, count, device)
         ranked = anew and moved > 0
         if ranked:
             follow_path(layout, terrain, chain, scratch)
@@ -176,11 +173,11 @@ def _move(
     if kind == CRITICAL:
         follow_path(layout, terrain, chain, scratch)
         return 0, np.int64(-1), True
-    count, by = _order_move(layout, terrain, chain, scratch, kind, seed, aimed, state)
-    if by == 0 or count == 0:
-        return 0, np.int64(-1), False
-    shift_ranks(chain, scratch, count, by)
-    return 0, np.int64(-1), True
+    count, _ = draw_set(layout, terrain, chain.place, scratch, kind, seed, aimed, state)
+    by = distance(ops, state)
+    if by != 0:
+        shift_ranks(chain, scratch, count, by)
+    return 0, np.int64(-1), by != 0
 
 
 @compiled(_nrt=False)
@@ -202,42 +199,6 @@ def _roomiest(terrain: Terrain, scratch: Scratch) -> Whole:
         if limits[device] - full[device] > limits[best] - full[best]:
             best = np.int64(device)
     return best
-
-
-@compiled(_nrt=False)
-def _order_move(
-    layout: Layout,
-    terrain: Terrain,
-    chain: Chain,
-    scratch: Scratch,
-    kind: Whole,
-    seed: Whole,
-    aimed: bool,
-    state: RandomState,
-) -> tuple[Whole, Whole]:
-    """(How many members, by how much their ranks are shifted)."""
-    op: Whole
-    other: Whole
-    rank, members, op, other = chain.rank, scratch.members, seed, np.int64(-1)
-    if kind == SHIFT:
-        count, _ = draw_set(layout, terrain, chain.place, scratch, kind, seed, aimed, state)
-        return count, distance(len(rank), state)
-    if kind == BESIDE:
-        other = next_to(layout, terrain, seed, state)
-    elif aimed:
-        waited = chain.counts[WAITED]
-        given = (scratch.record, scratch.critical, scratch.queued, waited)
-        op, other = overtaking(layout, terrain, chain.place, *given, state)
-    if op < 0 or other < 0:
-        return 0, np.int64(0)
-    members[0] = op
-    by = np.int64(rank[other]) - np.int64(rank[op])
-    if kind == BESIDE:
-        return (1 if by != 0 else 0), by + (1 if below(state, 2) else -1)
-    if below(state, 2):  # the one goes before the other, or the other after it
-        members[0] = other
-        return 1, 1 - by
-    return 1, by - 1
 
 
 @compiled(_nrt=False)

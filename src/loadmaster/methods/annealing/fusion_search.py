@@ -16,7 +16,7 @@ from loadmaster.baselines.fusion.greedy import Merges, simple_orders
 from loadmaster.baselines.lists.schedulers import Heft
 from loadmaster.baselines.simple import a_little
 from loadmaster.graph.columns import Floats, Ints, ints, numbered
-from loadmaster.methods.annealing.acceptance import cooled, slack_of
+from loadmaster.methods.annealing.choice import cooled, slack_of
 from loadmaster.plans import Plan
 from loadmaster.search import Method, Score, Search
 from loadmaster.search.xorshift import seeded

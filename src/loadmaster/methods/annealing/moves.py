@@ -18,22 +18,18 @@ from loadmaster.simulator.state import Layout
 
 @compiled(_nrt=False)
 def place_ops(
-    layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, count: Whole, target: Whole, swapped: Whole
+    layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, count: Whole, target: Whole
 ) -> tuple[Whole, Whole]:
     """(ops moved, the last of them in the program). The first `count` of the members that can run on the target go
-    there; with a device to swap with, those on one of the two go to the other, and others stay."""
+    there."""
     devices, op_ns, place, load = layout.devices, layout.op_ns, chain.place, scratch.load
     able, colocate, mate_start, mates = terrain.able, terrain.colocate, terrain.mate_start, terrain.mates
     members, touched, old_place, stamp = scratch.members, scratch.touched, scratch.old_place, scratch.stamp
     scratch.mark[0] += 1
     mark, moved, top = scratch.mark[0], 0, np.int64(-1)
     for at in range(count):
-        op, goal = members[at], target
-        if swapped >= 0:
-            if place[op] != target and place[op] != swapped:
-                continue
-            goal = swapped if place[op] == target else target
-        if stamp[op] == mark or place[op] == goal or not able[op, goal]:
+        op = members[at]
+        if stamp[op] == mark or place[op] == target or not able[op, target]:
             continue
         group = colocate[op]
         first, last = (mate_start[group], mate_start[group + 1]) if group >= 0 else (0, 1)
@@ -42,8 +38,8 @@ def place_ops(
             touched[moved], old_place[moved], stamp[mate] = mate, place[mate], mark
             moved += 1
             load[place[mate]] -= op_ns[mate * devices + place[mate]]
-            load[goal] += op_ns[mate * devices + goal]
-            place[mate] = goal
+            load[target] += op_ns[mate * devices + target]
+            place[mate] = target
             top = max(top, mate)
     if moved > 0 and terrain.goal.step_price > 0:
         copy(scratch.tail, 0, top + 1, scratch.old_tail)

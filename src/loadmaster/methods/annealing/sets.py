@@ -1,7 +1,7 @@
 """Compiled: which ops a move is about, and where they are to go.
 
 Ops that belong together move together: a stretch of the mirrored order or of the program, a group (module, readers of a
-weight, chain) or part of one, an op alone, or what lies on one side of a border
+weight, chain), an op alone, or what lies on one side of a border
 between devices. An aimed set is about an op that the step waits for.
 """
 
@@ -16,8 +16,6 @@ from loadmaster.methods.annealing.state import (
     SCOPE,
     SHIFT,
     SINGLE,
-    SLICE,
-    SWAP,
     TOP_RANK,
     Scratch,
     Terrain,
@@ -49,27 +47,22 @@ def draw_set(
         return 1, np.int64(place[other]) if other >= 0 else np.int64(ANYWHERE)
     if kind == BORDER:
         return _border(terrain, place, members, seed, state)
-    grouped = kind == SCOPE or kind == SLICE or (kind == SHIFT and below(state, 3) == 0)
+    grouped = kind == SCOPE or (kind == SHIFT and below(state, 3) == 0)
     if aimed and terrain.within_start[seed] == terrain.within_start[seed + 1]:
         grouped = False
     if grouped and groups > 0:
-        return _group(terrain, members, kind == SLICE, seed, aimed, state), np.int64(ANYWHERE)
+        return _group(terrain, members, seed, aimed, state), np.int64(ANYWHERE)
     return _window(terrain, place, scratch, kind, seed, aimed, state), np.int64(ANYWHERE)
 
 
 @compiled(_nrt=False)
-def _group(terrain: Terrain, members: Ints, sliced: bool, seed: Whole, aimed: bool, state: RandomState) -> Whole:
-    """A group, or a part of one; any of them alike, or one that holds the seed."""
-    group, at = below(state, len(terrain.group_start) - 1), np.int64(0)
+def _group(terrain: Terrain, members: Ints, seed: Whole, aimed: bool, state: RandomState) -> Whole:
+    """A group: any of them alike, or one that holds the seed."""
+    group = below(state, len(terrain.group_start) - 1)
     if aimed:
         first, last = terrain.within_start[seed], terrain.within_start[seed + 1]
-        at = terrain.within[first + below(state, last - first)]
-        group = terrain.group_at[at]
+        group = terrain.group_at[terrain.within[first + below(state, last - first)]]
     low, high = terrain.group_start[group], terrain.group_start[group + 1]
-    if sliced:
-        size = length(state, high - low)
-        low = max(low, at - below(state, size)) if aimed else low + below(state, high - low)
-        high = min(high, low + size)
     copy(terrain.group_ops, low, high, members)
     return high - low  # type: ignore[no-any-return]
 
@@ -82,9 +75,9 @@ def _window(
     op that the step waits for, also what its device ran about that time."""
     members, ops = scratch.members, len(place)
     size = length(state, max(1, ops // 2))
-    mirrored = kind == SWAP or (below(state, 2) == 1 if kind == SHIFT else below(state, 4) > 0)
+    mirrored = below(state, 2) == 1 if kind == SHIFT else below(state, 4) > 0
     back = below(state, size) if aimed else np.int64(0)
-    if aimed and kind != SWAP and kind != SHIFT and below(state, 2):
+    if aimed and kind != SHIFT and below(state, 2):
         turns, here, count = scratch.turns, place[seed], 0
         low = max(0, scratch.turn_of[seed] - back)
         for at in range(low, min(ops, low + size)):

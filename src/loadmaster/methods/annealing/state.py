@@ -19,12 +19,11 @@ from loadmaster.simulator import layout
 from loadmaster.simulator.quick import times_alone
 from loadmaster.simulator.state import NO_RECORD, Layout, Record, RunScratch, make_record, make_run_scratch
 
-# Kinds of moves. Place: a window of the program, a group, a part of one, one op, ops beside a border
-# between devices, and two devices' ops swapped in a window.
-WINDOW, SCOPE, SLICE, SINGLE, BORDER, SWAP = range(6)
-# Order: ranks of a set shifted, one op beside another, all by the critical path, one op before what it waited behind.
-SHIFT, BESIDE, CRITICAL, OVERTAKE = range(6, 10)
-KINDS = 10
+# Kinds of moves. Place: a window of the program, a group, one op, ops beside a border between devices.
+WINDOW, SCOPE, SINGLE, BORDER = range(4)
+# Order: ranks of a set shifted, all set by the critical path.
+SHIFT, CRITICAL = range(4, 6)
+KINDS = 6
 WAYS = 4  # of each kind: about any op or one that the step waits for; ranks kept or set anew by the critical path
 ARMS = KINDS * WAYS
 # Entries of Chain.counts: simulations so far, at how many the next look at what the step waits for is due, draws in a
@@ -113,7 +112,6 @@ class Scratch(Struct):
         arms: [ARMS] chances of every way of every kind.
         total: [1] sum of these chances.
         critical: ops that the step waits for.
-        queued: which of them waited for their device.
         turns: ops in order of dispatch.
     """
 
@@ -135,7 +133,6 @@ class Scratch(Struct):
     arms: np.ndarray  # [ARMS]
     total: np.ndarray  # [1]
     critical: np.ndarray
-    queued: np.ndarray
     turns: np.ndarray
     turn_of: np.ndarray  # [ops]
 
@@ -216,7 +213,6 @@ def make_scratch(layout: Layout, aims: bool) -> Scratch:
         arms=np.zeros(ARMS),
         total=np.zeros(1),
         critical=np.empty(ops, np.int64),
-        queued=np.zeros(ops, np.bool_),
         turns=np.empty(ops, np.int64),
         turn_of=np.empty(ops, np.int64),
     )

@@ -10,19 +10,17 @@ from typing import Literal
 import numpy as np
 
 from loadmaster.baselines.fusion.greedy import Merges
+from loadmaster.baselines.simple import one_computes
 from loadmaster.methods.default.fitting import Fitting
 from loadmaster.methods.default.starts import best_starts, unlike
 from loadmaster.methods.default.walk import AnnealingWalk
-from loadmaster.methods.exact.branching.proving import close
-from loadmaster.methods.exact.cp_sat import closing
-from loadmaster.methods.memory.trips import one_computes
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Sharing, lower_bound
 from loadmaster.search import Method, Search
 
 WALKS = 4  # that begin
-BOUNDED = 2_000  # ops up to which a bound is worked out first: a search that meets it ends
+BOUNDED = 2_000  # ops up to which a bound is worked out first, and a proof is tried: a search that meets it ends
 
 
 @dataclass(frozen=True)
@@ -90,10 +88,16 @@ def bound_at_once(search: Search, told: bool | Sharing) -> None:
 @contextmanager
 def proving(search: Search, told: bool | Sharing) -> Iterator[None]:
     """An exact method beside the walks, where the problem is small enough for one."""
-    if told is False:
+    if search.problem.num_ops > BOUNDED:
+        yield
+    elif told is False:
+        from loadmaster.methods.exact.cp_sat import closing
+
         with closing(search):
             yield
     else:
+        from loadmaster.methods.exact.branching.proving import close
+
         close(search, told)
         yield
 

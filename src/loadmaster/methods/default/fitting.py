@@ -5,9 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from loadmaster.baselines.fusion.greedy import GreedyFusion
-from loadmaster.baselines.simple import OneDevice, Ready
-from loadmaster.methods.memory.recompute import Recompute
-from loadmaster.methods.memory.trips import one_computes
+from loadmaster.baselines.simple import OneDevice, Ready, one_computes
 from loadmaster.plans import Plan
 from loadmaster.search import Method, Score, Search
 
@@ -39,6 +37,8 @@ class Fitting:
         left = (BESIDE if self.made else MOSTLY) * before - self.used
         if search.spent or (self.used and left < max(self._least(), 0 if self.made else LONGER * self.last)):
             return
+        from loadmaster.methods.memory.recompute import Recompute  # many modules, which most searches do without
+
         method = Recompute(Ready(plan), again=self.recompute, offload=self.offload)
         with self._part(max(left, self._least())) as part:
             method.optimize(part)

@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from loadmaster.baselines.cuts import cut_by_held, cuts
-from loadmaster.baselines.dealing import dealt
+from loadmaster.baselines.cuts import cut_by_held, cuts, dealt
 from loadmaster.baselines.fusion.greedy import Merges
 from loadmaster.baselines.grouped import Way, grouped
-from loadmaster.baselines.memory_order import memory_order
 from loadmaster.catalog.specs import make_method
-from loadmaster.graph.columns import Ints, ints, positions
-from loadmaster.methods.default.balancing import FINER, MIXED, balanced
+from loadmaster.graph.columns import ints, positions
 from loadmaster.passes import Coarse, coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
@@ -162,20 +159,11 @@ def others(view: PlannedView, fuses: bool) -> Iterator[Recipe]:
     problem = view.problem
     if problem.num_devices == 1:
         return
-    placed = [*cuts(problem)]
     if problem.objective.of_memory:
-        placed += cut_by_held(problem, HELD)
-        for stages, seed in ((MIXED, 0), (FINER, 1)):
-            yield partial(_balanced, problem, placed, stages, seed)
-        placed += dealt(problem, DEALT)
-    elif _tight(problem):
-        placed += cut_by_held(problem, HELD[:1])
-    for device in placed:
-        yield partial(Plan.of, problem, device)
-    if problem.objective.of_memory:
-        for device in placed[:4]:
-            yield partial(Plan.of, problem, device, positions(memory_order(problem)))
+        yield from _for_memory(problem)
     else:
+        for device in [*cuts(problem), *(cut_by_held(problem, HELD[:1]) if _tight(problem) else ())]:
+            yield partial(Plan.of, problem, device)
         for way in GROUPED:
             if way.by != "scope" or any(problem.graph.scope):
                 yield partial(grouped, problem, way)
@@ -184,15 +172,26 @@ def others(view: PlannedView, fuses: bool) -> Iterator[Recipe]:
             yield partial(_by_rule, view.search, name)
 
 
+def _for_memory(problem: Problem) -> Iterator[Recipe]:
+    """Placements under which devices hold about as much; the first few also in an order that holds less."""
+    from loadmaster.baselines.memory_order import memory_order
+    from loadmaster.methods.default.balancing import FINER, MIXED, balanced
+
+    placed = [*cuts(problem), *cut_by_held(problem, HELD)]
+    for stages, seed in ((MIXED, 0), (FINER, 1)):
+        yield lambda stages=stages, seed=seed: Plan.of(problem, balanced(problem, placed, stages, seed))  # type: ignore[misc]
+    placed += dealt(problem, DEALT)
+    for device in placed:
+        yield partial(Plan.of, problem, device)
+    for device in placed[:4]:
+        yield partial(Plan.of, problem, device, positions(memory_order(problem)))
+
+
 def _by_rule(search: Search, name: str) -> Plan:
     """In a tenth of the time: some rules take what they are given."""
     part = search.part(EACH)
     plan: Plan = make_method(name).optimize(part)
     return plan if part.best is None else part.best
-
-
-def _balanced(problem: Problem, given: list[Ints], stages: object, seed: int) -> Plan:
-    return Plan.of(problem, balanced(problem, given, stages, seed))  # type: ignore[arg-type]
 
 
 def _tight(problem: Problem) -> bool:

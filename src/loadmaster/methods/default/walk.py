@@ -8,9 +8,7 @@ first (`rebalancing`): they gain more for a simulation.
 from __future__ import annotations
 
 from loadmaster.methods.annealing.chains import Chains, Decisions, Reheating, side_by_side, together, walkers
-from loadmaster.methods.default.rebalancing import Rebalancer
 from loadmaster.methods.default.starts import Scored, fused
-from loadmaster.methods.multilevel.refine import refine
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.search import Score, Search
@@ -72,6 +70,8 @@ class AnnealingWalk:
         return max(COLD, HOT * min(1.0, length / self.pace.ops))
 
     def _rebalance(self) -> None:
+        from loadmaster.methods.default.rebalancing import Rebalancer
+
         coarse = coarsen(self.search.problem, self.plan.kernel)
         part = self.search.part(problem=coarse.problem)
         score, plan = Rebalancer(part).improve(self.score, coarse.down(self.plan), PATIENCE)
@@ -79,6 +79,8 @@ class AnnealingWalk:
 
     def _refine(self) -> None:
         """A pass over windows of the step: on a large graph the whole takes long to simulate, a window does not."""
+        from loadmaster.methods.multilevel.refine import refine
+
         coarse = coarsen(self.search.problem, self.plan.kernel)
         part, before = self.search.part(problem=coarse.problem), self.score
         plan = coarse.down(self.plan)

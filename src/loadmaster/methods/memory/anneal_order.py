@@ -9,8 +9,8 @@ import numpy as np
 from loadmaster.baselines import exact_orders
 from loadmaster.baselines.memory_order import flow_of, memory_order
 from loadmaster.graph.columns import Ints, ints, positions
-from loadmaster.methods.annealing.acceptance import cooled
 from loadmaster.methods.annealing.chains import epochs
+from loadmaster.methods.annealing.choice import cooled
 from loadmaster.methods.memory import order_moves
 from loadmaster.plans import Plan
 from loadmaster.search import Search

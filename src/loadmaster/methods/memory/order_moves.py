@@ -14,7 +14,7 @@ import numpy as np
 from loadmaster.baselines.exact_orders import Flow, profile
 from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Ints, Whole
-from loadmaster.methods.annealing.acceptance import slack_of
+from loadmaster.methods.annealing.choice import slack_of
 from loadmaster.search.xorshift import RandomState, below, unit
 
 

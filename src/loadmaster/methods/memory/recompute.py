@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from loadmaster.baselines.fusion.greedy import GreedyFusion, Merges, simple_orders
-from loadmaster.baselines.simple import OneDevice
+from loadmaster.baselines.simple import OneDevice, one_computes
 from loadmaster.graph.columns import ints
 from loadmaster.methods.memory.cutting import make_light_again, saved_by_cut, turning_point
 from loadmaster.methods.memory.delaying import delayed
@@ -26,7 +26,7 @@ from loadmaster.methods.memory.dropping import Dropping
 from loadmaster.methods.memory.exact_again import least_time
 from loadmaster.methods.memory.inlining import inline_light
 from loadmaster.methods.memory.lodging import bring_home, early_updates, heaviest
-from loadmaster.methods.memory.trips import hosts_of, one_computes
+from loadmaster.methods.memory.trips import hosts_of
 from loadmaster.plans import Plan
 from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem

@@ -15,7 +15,6 @@ import numpy as np
 
 from loadmaster.cluster import Cluster
 from loadmaster.methods.memory.draft import Draft, Job, Version
-from loadmaster.problem import Problem
 
 SLACK_NS = 20_000  # that a tensor is back before it is read
 NEVER = 1 << 61  # when what goes home is due
@@ -128,11 +127,6 @@ def time_returns(draft: Draft) -> None:
             own.trigger = max(min(position, own.at - 1), draft.versions[own.stay].made)
         elif draft.trips[job].back_ns:
             own.trigger = min(position if start >= 0 else begin - 1, own.at - 1)
-
-
-def one_computes(problem: Problem) -> bool:
-    """Whether there is one device, hosts apart."""
-    return sum(device.kind != "cpu" for device in problem.cluster.devices) == 1
 
 
 def hosts_of(cluster: Cluster) -> dict[int, int]:

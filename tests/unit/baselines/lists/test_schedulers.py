@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from loadmaster.baselines.lists.loop import gap
 from loadmaster.baselines.lists.schedulers import Cpop, Etf, Heft, critical_rank, upward_rank
-from loadmaster.baselines.lists.steps import gap
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loadmaster import GraphBuilder, price
-from loadmaster.baselines.lists import steps
+from loadmaster.baselines.lists import loop as steps
 from loadmaster.cluster import Cluster
 from loadmaster.compiled import compiled
 from loadmaster.simulator.rules import layout

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from loadmaster import Budget, GraphBuilder, load, price, solve
-from loadmaster.baselines.fusion.sharing import sharing_of
+from loadmaster.baselines.fusion.greedy import sharing_of
 from loadmaster.baselines.simple import OneDevice
 from loadmaster.plans import Plan
 from loadmaster.problem.bounds import Among, Bound, bound_of

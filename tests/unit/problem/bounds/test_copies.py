@@ -7,7 +7,7 @@ import heapq
 import numpy as np
 
 from loadmaster import Budget, Cluster, GraphBuilder, price, solve
-from loadmaster.baselines.fusion.sharing import fusing_of
+from loadmaster.baselines.fusion.greedy import fusing_of
 from loadmaster.cluster import Device, Link, dense_channels
 from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan

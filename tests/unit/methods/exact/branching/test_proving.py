@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loadmaster import Budget, GraphBuilder, price, solve
-from loadmaster.baselines.fusion.sharing import sharing_of
+from loadmaster.baselines.fusion.greedy import sharing_of
 from loadmaster.methods.exact.branching.proving import prove
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
