@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from loadmaster import Budget, price
 from loadmaster.baselines.simple import OneDevice, Ready
 from loadmaster.methods import islands
@@ -17,25 +15,6 @@ from tests.graphs.tiny import chain, pair
 
 def problem() -> Problem:
     return price(chain(), pair())
-
-
-@pytest.mark.parametrize(
-    ("some", "left", "simulations", "each", "seeds"),
-    [
-        (Islands(islands=4, rounds=3), 3, 120, 10, [7_000, 7_001, 7_002, 7_003]),
-        (Islands(islands=4, rounds=3), 2, 120, 15, [7_004, 7_005, 7_006, 7_007]),
-        (Islands(islands=4, rounds=3), 1, 2, 1, [7_008, 7_009]),  # no more islands than simulations
-        (Islands(islands=2, rounds=3), 2, 3, 1, [7_002, 7_003]),
-        (Islands(islands=0, rounds=0), 1, 9, 9, [7_000]),
-        (Islands(islands=0, rounds=2), 1, 9, 9, [7_001]),
-    ],
-)
-def test_every_island_has_an_equal_share_and_a_seed_of_its_own(
-    some: Islands, left: int, simulations: int, each: int, seeds: list[int]
-) -> None:
-    jobs = some._jobs(Search(problem(), Budget(None, simulations), 7), left)
-    assert [job.seed for job in jobs] == seeds
-    assert {job.budget for job in jobs} == {Budget(None, each)} and {job.method for job in jobs} == {some.inner}
 
 
 def test_later_islands_anneal_from_the_best_plan_of_any() -> None:

@@ -1,6 +1,6 @@
 """Multilevel: plans for graphs that are too large to search whole.
 
-From `LARGE` ops on one simulation takes so long that a search looks at too few plans. Instead: one-shot plans, the plan
+One simulation of a large graph takes so long that a search looks at too few plans. Instead: one-shot plans, the plan
 of a coarser problem (`passes.blocks`, `passes.chaining`), then windows of the step, searched one by one as if the rest
 stood still (`refine`). Costs of each are known about, in ns for each op and read, so that nothing is begun that would
 not be done in time.
@@ -20,9 +20,7 @@ from loadmaster.passes.blocks import blocks
 from loadmaster.plans import Plan
 from loadmaster.search import Method, Search
 
-# Ops, and ops x devices, above which a problem is not searched whole. GNMT-8 on eight P100 (31,940 ops, 15 s) takes
-# 345 ms searched whole and 424 in parts; 50,000 ops in layers on 16 devices (10 s) are 9 % better in parts.
-LARGE, WIDE = 40_000, 400_000
+WIDE = 400_000  # ops x devices of a coarse problem
 MOST_BLOCKS = 6_000  # ops of the coarse problem
 WAYS, ROLLING = (4, 16, 64), 0.6  # of rolling, and the share of the time that is left for it
 LOOKS = (40, 160, 640)  # simulations of each window, one pass after another; then as many as in the last

@@ -9,7 +9,6 @@ from loadmaster.baselines.expert.expert import expert_placement, layer_of, share
 from loadmaster.baselines.expert.known import unit_of
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
-from loadmaster.graph.columns import ints
 
 
 def test_units() -> None:
@@ -92,21 +91,3 @@ def test_advice_whose_modules_are_not_there_is_ignored() -> None:
     """Another model that happens to be called gpt2."""
     problem = price(chain([f"body.{i // 2}" for i in range(8)], name="gpt2"), "2xp100-pcie")
     assert expert_placement(problem).tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
-
-
-def test_at_least_half_of_the_ops_are_in_modules_where_those_count() -> None:
-    """Else the program is cut into shares: of equal ops two and two. The one layer lies just at the cut, and beyond."""
-    half, fewer = ["b.0", "b.0", "", ""], ["b.0", "", "", ""]
-    assert expert_placement(price(chain(half), "2xp100-pcie")).tolist() == [1, 1, 1, 1]
-    assert expert_placement(price(chain(fewer), "2xp100-pcie")).tolist() == [0, 0, 1, 1]
-    assert expert_placement(price(chain(half), "1xp100-pcie")).tolist() == [0, 0, 0, 0]
-
-
-def test_shares_are_cut_where_the_middle_of_an_op_lies() -> None:
-    """Of 4, 2 and 2 ns the middles are at 2, 5 and 7 of 8: the cut is at 4. One whose middle is just there is beyond
-    it; ops without any time are at the beginning."""
-    problem = price(chain([""] * 3), "2xp100-pcie")
-    assert shares(ints([4, 2, 2]), problem).tolist() == [0, 1, 1]
-    assert shares(ints([1, 2, 1]), problem).tolist() == [0, 1, 1]
-    assert shares(ints([0, 0, 0]), problem).tolist() == [0, 0, 0]
-    assert shares(ints([0, 0, 3]), problem).tolist() == [0, 0, 1]

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from loadmaster.baselines.fusion import between, convex
+from loadmaster.baselines.fusion import between, merging
 from loadmaster.baselines.fusion.greedy import greedy_kernels, narrow
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
@@ -78,6 +78,6 @@ def test_a_merge_that_needs_too_many_visits_is_not_made(beyond: int) -> None:
     stacks = [np.empty(count, np.int32) for _ in range(2)]
     forward = (*columns[0], every.copy(), every.copy(), every.copy(), stamps[0], stamps[1], stacks[0])
     backward = (*columns[1], forward[2], forward[3], forward[4], stamps[1], stamps[0], stacks[1])
-    ended = convex.search_both_ways(forward, backward, 0, count - 1, 7)
-    assert ended == (convex.BLOCKED if beyond else convex.AHEAD)
+    ended = merging.search_both_ways(forward, backward, 0, count - 1, 7)
+    assert ended == (merging.BLOCKED if beyond else merging.AHEAD)
     assert beyond or np.flatnonzero(stamps[0] == 7).tolist() == [0, *first]

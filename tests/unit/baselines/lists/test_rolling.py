@@ -8,10 +8,6 @@ import pytest
 from loadmaster.baselines.lists.rolling import (
     Rolling,
     RollingColumns,
-    decide,
-    make_log,
-    make_state,
-    take_back,
 )
 from loadmaster.baselines.lists.schedulers import Heft, mean_times, upward_rank
 from loadmaster.cost import price
@@ -19,7 +15,7 @@ from loadmaster.graph.columns import ints
 from loadmaster.plans import check
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
-from loadmaster.simulator import layout, simulate
+from loadmaster.simulator import simulate
 from loadmaster.zoo.shelf import load_zoo
 
 COLUMNS = ("home", "there", "where", "groups", "home_of")  # the rest is written before it is read, or copied whole
@@ -35,28 +31,6 @@ def given_of(problem: Problem) -> RollingColumns:
     order = np.lexsort((np.arange(problem.num_ops), -level))
     graph, able = problem.graph, np.ascontiguousarray(problem.able)
     return RollingColumns(*graph.dependencies, graph.colocate, able, order, level, mean_times(problem))
-
-
-def test_what_a_way_decides_is_taken_back_wherever_it_begins(problem: Problem) -> None:
-    given, plain = given_of(problem), layout(problem)
-    state, log = make_state(plain, problem.graph.colocate), make_log(1 << 20)
-    added, ops = np.zeros(plain.channels + 1, np.int64), problem.num_ops
-    length = 60
-    for low in range(0, ops, length):
-        before = {name: getattr(state, name).copy() for name in COLUMNS}
-        spans = [column.copy() for column in (state.busy_from, state.busy_to, state.spans, state.channel_free)]
-        for op in given.order[low : low + length]:
-            decide(plain, given, True, added, op, 0.5, state, log)
-        assert (state.where != before["where"]).any()
-        take_back(state, log)
-        for name in COLUMNS:
-            np.testing.assert_array_equal(getattr(state, name), before[name], err_msg=f"{name} from {low}")
-        for column, was in zip((state.busy_from, state.busy_to, state.spans, state.channel_free), spans, strict=True):
-            column[:] = was
-        for op in given.order[low : low + length]:  # for good, so that the next window begins from decided ops
-            decide(plain, given, True, added, op, 0.0, state, log)
-        log.used[0] = 0
-    assert (state.where >= 0).all()
 
 
 @pytest.mark.parametrize("ways", [1, 4, 8])

@@ -4,19 +4,16 @@ which change it piece by piece, against counting afresh; and what comes of a pla
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
 
 from loadmaster import Budget, Cluster, GraphBuilder, load, price
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.methods.default import rebalancing
-from loadmaster.methods.default.rebalancing import Needs, Profile, Rebalancer, needs_of, profile_of, rebalanced
+from loadmaster.methods.default.rebalancing import Profile, Rebalancer, needs_of, profile_of, rebalanced
 from loadmaster.plans import Plan, check
 from loadmaster.problem import CANNOT, Problem
-from loadmaster.search import Score, Search
+from loadmaster.search import Search
 from loadmaster.search.xorshift import seeded
 from loadmaster.simulator import simulate
 from loadmaster.zoo.synthetic import generate
@@ -127,67 +124,3 @@ def test_a_search_has_what_was_found_and_every_simulation_counts() -> None:
     assert found < score and search.best_score == found
     assert simulate(problem, better).peak_bytes.max() == found.value
     assert 1 < search.simulations <= 40
-
-
-def test_each_op_touches_what_it_reads_and_makes() -> None:
-    problem = drawn()
-    needs: Needs = needs_of(problem)
-    for op in range(problem.num_ops):
-        touched = needs.touches[needs.touch_start[op] : needs.touch_start[op + 1]].tolist()
-        assert touched == sorted({*problem.graph.reads_of(op).tolist(), *problem.graph.makes_of(op).tolist()})
-
-
-def test_what_ops_of_a_group_touch_is_moved_once() -> None:
-    problem = together()
-    graph, needs = problem.graph, needs_of(problem)
-    for op in range(problem.num_ops):
-        own = graph.colocate[op]
-        mates = [
-            other for other in range(problem.num_ops) if other == op or (own >= 0 and graph.colocate[other] == own)
-        ]
-        group = needs.group[op]
-        assert needs.mates[needs.mate_start[group] : needs.mate_start[group + 1]].tolist() == mates
-        moved = needs.moved[needs.moved_start[group] : needs.moved_start[group + 1]].tolist()
-        assert moved == sorted({t for mate in mates for t in (*graph.reads_of(mate), *graph.makes_of(mate))})
-
-
-def test_ops_that_share_the_only_tensor_all_touch_it() -> None:
-    build = GraphBuilder("one tensor")
-    made = build.tensor(8)
-    for at in range(3):
-        build.op(f"op{at}", "any", [made] if at else [], [] if at else [made], time_ns=5)
-    needs = needs_of(price(build.build(), "2xp100-pcie"))
-    assert needs.touches.tolist() == [0, 0, 0] and needs.touch_start.tolist() == [0, 1, 2, 3]
-
-
-class Plans:
-    """A search that scores plans as it is told, by their names."""
-
-    def __init__(self, *values: int, seconds: float = 0.0) -> None:
-        self.values, self.seconds, self.counts_simulations, self.spent = values, seconds, seconds == 0.0, False
-        self.rng, self.problem, self.asked = np.random.default_rng(0), None, 0
-
-    def timeline(self, plan: object) -> None:
-        return None
-
-    def score(self, plan: Any) -> Score:
-        return Score(0, self.values[plan.name])
-
-
-@pytest.mark.parametrize(("had", "due"), [(10.0, True), (10.5, False)])
-def test_by_the_clock_it_is_due_until_it_has_had_its_share(had: float, due: bool) -> None:
-    search: Any = Plans(seconds=10.0 / rebalancing.SHARE)
-    some = Rebalancer(search)
-    some.seconds = had
-    assert some._is_due() is due
-    search.counts_simulations = True
-    assert some._is_due()
-
-
-def test_ops_of_a_group_are_mates_and_all_others_their_own() -> None:
-    build = GraphBuilder("mates")
-    for at, group in enumerate(("a", None, "b", "a", None, "b")):
-        build.op(f"op{at}", "any", [], [build.tensor(8)], time_ns=5, **({"colocate": group} if group else {}))
-    needs = needs_of(price(build.build(), "2xp100-pcie"))
-    groups = [needs.mates[low:high].tolist() for low, high in pairwise(needs.mate_start)]
-    assert [groups[group] for group in needs.group] == [[0, 3], [1], [2, 5], [0, 3], [4], [2, 5]]

@@ -112,35 +112,6 @@ def test_the_draft_has_the_memory_that_is_simulated(problem: Problem) -> None:
     assert simulate(problem, made).peak_bytes[0] <= draft.memory.max() <= limit
 
 
-@pytest.mark.parametrize("share", [0.5, 0.4])
-def test_of_a_chain_no_more_is_counted_than_is_there_at_once(problem: Problem, share: float) -> None:
-    """Whole layers run again, op after op: what the draft counts is what the simulator finds."""
-    draft = draft_of(problem, Plan.of(problem, np.zeros(problem.num_ops, np.int64)))
-    limit = int(draft.memory.max() * share)
-    Dropping(Recompute(), draft, ints([limit]), set(), None, 0.0).run()
-    assert max(len(jobs) for chains in draft.chains.values() for jobs in chains) >= 3
-    simulated = simulate(problem, plan_of(draft)).peak_bytes[0]
-    assert simulated <= draft.memory.max() <= min(limit, 1.01 * simulated)
-
-
-def test_drops_that_others_make_needless_are_taken_back(problem: Problem) -> None:
-    """All layers dropped though the limit asks for one: most of them are kept after all."""
-    draft = draft_of(problem, Plan.of(problem, np.zeros(problem.num_ops, np.int64)))
-    limit, turn = int(draft.memory.max()) - 1, turning_point(draft)
-    pass_ = Dropping(Recompute(), draft, ints([limit]), set(), None, 0.0)
-    pass_._measure(0)
-    for number in range(len(draft.versions)):
-        if draft.droppable(number, turn) and (choice := pass_.choice(number, turn)) is not None:
-            for act in choice.acts:
-                pass_.do(number, act)
-    before = plan_of(draft)
-    pass_.run()
-    after = plan_of(draft)
-    assert before.added is not None and after.added is not None
-    assert 0 < after.added.num_again < before.added.num_again / 3
-    assert simulate(problem, after).peak_bytes[0] <= limit
-
-
 def test_a_kernel_that_needs_too_much_is_taken_apart() -> None:
     """A sum of many products in one kernel: they must all be there, or are added one by one."""
     g, x = GraphBuilder("sums"), None
@@ -158,24 +129,6 @@ def test_a_kernel_that_needs_too_much_is_taken_apart() -> None:
     small = limited(problem, peak // 2)
     found = solve(small, "recompute:fuse=no", Budget(None, 20))
     assert found.fits and found.plan.num_kernels > solve(problem, "greedy-fusion", Budget(None, 1)).plan.num_kernels
-
-
-def test_every_drop_can_be_taken_back(problem: Problem) -> None:
-    plan = solve(problem, "greedy-fusion:inner=one-device", Budget(None, 1)).plan
-    draft = draft_of(problem, plan)
-    before, turn = draft.memory.copy(), turning_point(draft)
-    pass_ = Dropping(Recompute(), draft, ints([int(before.max() * 0.5)]), set(), None, 0.0)
-    pass_._measure(0)
-    tried = 0
-    for number in range(len(draft.versions)):
-        if draft.droppable(number, turn) and (choice := pass_.choice(number, turn)) is not None:
-            undo = [pass_.do(number, act) for act in choice.acts]
-            assert (draft.memory != before).any()
-            for back in reversed(undo):
-                back()
-            assert (draft.memory == before).all() and not draft.jobs
-            tried += 1
-    assert tried >= 10 and plan_of(draft) is plan
 
 
 def test_offload_costs_little_where_links_are_idle() -> None:

@@ -19,7 +19,6 @@ from loadmaster.graph.columns import ints
 from loadmaster.methods.exact.branching.branch_and_bound import BranchAndBound
 from loadmaster.plans import Plan
 from loadmaster.plans.additions import Additions
-from loadmaster.plans.expansion import expand
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Storages, bounds, cut_order, lower_bound, peak_bound, step_bound
 from loadmaster.problem.bounds.allowed import Work
@@ -431,24 +430,6 @@ def test_a_bound_without_time_is_lower_and_is_made_up_for(objective: str) -> Non
     assert lower_bound(hasty, seconds=0.0) == low, "the same work gives the same bound"
 
 
-def test_a_bound_that_time_ran_out_for_is_kept_for_whoever_allows_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = _asked(monkeypatch)
-    problem = price(waist(), "2xp100-pcie")
-    low = lower_bound(problem, seconds=0.0)
-    assert lower_bound(problem, seconds=0.0) == low and len(asked) == 1
-    assert lower_bound(problem) > low and len(asked) == 2
-    assert lower_bound(problem, seconds=99.0) > low and len(asked) == 2
-
-
-def test_bounds_of_plans_that_add_are_kept_with_the_problem_they_add_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = _asked(monkeypatch)
-    problem = price(waist(), "2xp100-pcie")
-    wider = [expand(problem, _once_more(problem.graph, op)) for op in (0, 1)]
-    assert lower_bound(wider[0]) == lower_bound(wider[1]) == lower_bound(problem, adding=True)
-    assert len(asked) == 1
-    assert lower_bound(wider[0].with_objective("peak-memory")) != lower_bound(wider[0])
-
-
 def _asked(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
     """Problems whose bound of the step time is worked out from now on."""
     asked: list[Problem] = []
@@ -549,13 +530,6 @@ def test_long_programs_are_bounded_below_what_they_take() -> None:
     assert problem.num_ops > 9_000
     assert 0 < step_bound(problem) <= line.step_ns
     assert 0 < peak_bound(problem) <= line.peak_bytes.max()
-
-
-def test_the_bound_of_a_problem_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = price(_unrolled(4, 40), "2xp100-pcie")
-    first = lower_bound(problem)
-    monkeypatch.setattr("loadmaster.problem.bounds.bounds.step_bound", None)
-    assert lower_bound(problem) == first
 
 
 def test_the_bound_over_fused_plans_counts_one_launch() -> None:

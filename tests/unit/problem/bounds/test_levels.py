@@ -93,29 +93,6 @@ def test_the_soonest_over_every_choice_of_what_runs_on_the_same_device() -> None
         assert levels._near_or_far(*columns, count) == soonest(known)
 
 
-def test_the_few_with_the_latest_are_kept() -> None:
-    rng = np.random.default_rng(1)
-    for few in (1, 2, 4):
-        far, begin, time, of = np.zeros((4, few), np.int64)
-        kept, count = dict[int, list[int]](), 0
-        for _ in range(30):
-            late, first, long, op = (int(each) for each in rng.integers(0, 9, 4))
-            count = levels._keep(far, begin, time, of, count, late, first, long, op)
-            if op in kept:
-                kept[op][0] = max(kept[op][0], late)
-            elif len(kept) < few:
-                kept[op] = [late, first, long]
-            else:
-                row = [int(each) for each in of]
-                least = min(kept, key=lambda one: (kept[one][0], row.index(one) if one in row else -1))
-                if kept[least][0] < late:
-                    assert op in row and least not in row
-                    del kept[least]
-                    kept[op] = [late, first, long]
-            table = {int(of[at]): [int(far[at]), int(begin[at]), int(time[at])] for at in range(count)}
-            assert table == kept
-
-
 class Step:
     """A random graph of reads and waits with two or three kinds of devices, some ops not on all."""
 

@@ -10,14 +10,25 @@ from loadmaster.baselines.simple import OneDevice
 from loadmaster.bench.best import load_best
 from loadmaster.bench.records import cluster_key
 from loadmaster.bench.rows import Source, go_rows
-from loadmaster.methods.exact import cp_sat
 from loadmaster.methods.exact.branching.branch_and_bound import BranchAndBound
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import step, step_bound
+from loadmaster.problem.bounds.allowed import Work
 from loadmaster.search import Search
 from tests.graphs.tiny import pair
 from tests.unit.problem.bounds.test_bounds import equal_problem
-from tests.unit.problem.bounds.test_step import Asked
+
+
+class Asked(Work):
+    """Up once it was asked so many times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    def is_up(self, more_ns: float = 0.0) -> bool:
+        self.times -= 1
+        return self.times < 0
 
 
 def test_no_optimum_is_under_the_bound_and_more_are_met(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,17 +97,6 @@ def test_when_its_work_is_up_at_any_moment_the_bound_is_lower_but_none() -> None
         assert found <= whole
         seen.add(found)
     assert len(seen) > 2 and max(seen) == whole
-
-
-def test_a_search_by_the_clock_gives_a_bound_little_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem, asked = _transformer(), list[float | None]()
-    monkeypatch.setattr(cp_sat, "lower_bound", lambda *_, seconds, **__: asked.append(seconds) or 0)
-    for budget in (Budget(60.0, 20), Budget(None, 20)):
-        search = Search(problem, budget)
-        OneDevice().optimize(search)
-        with cp_sat.closing(search):
-            pass
-    assert asked[0] is not None and 1.5 < asked[0] <= 1.8 and asked[1] is None
 
 
 def _transformer() -> Problem:

@@ -90,19 +90,6 @@ def test_it_is_proved_where_what_is_alive_is_not_enough_to_see_it(given_: list[B
     assert_apart(given_, found.offset.tolist(), peak + 1)
 
 
-@pytest.mark.parametrize("threads", ["1", "3"])
-def test_what_is_found_does_not_depend_on_how_many_orders_are_tried_at_once(
-    threads: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given_ = columns(cut_up(np.random.default_rng(7), 90, 200, 10_000))
-    monkeypatch.setenv("LOADMASTER_THREADS", "2")
-    two = fit_in(*given_, 10_050, seed=1)
-    monkeypatch.setenv("LOADMASTER_THREADS", threads)
-    other = fit_in(*given_, 10_050, seed=1)
-    assert two.offset is not None and other.offset is not None
-    assert two.work == other.work and two.offset.tolist() == other.offset.tolist()
-
-
 def cut_up(rng: np.random.Generator, count: int, times: int, capacity: int) -> list[Block]:
     """A rectangle of time x bytes cut up again and again: every instant is full to the last byte."""
     pieces = [(0, times, capacity)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.simulator.arenas.ejection import eject, mates_of
-from loadmaster.simulator.arenas.rounding import COMMON, LOST, eject_in, quanta_of
+from loadmaster.simulator.arenas.rounding import eject_in, quanta_of
 from tests.unit.simulator.arenas.test_capacity import columns, cut_up
 
 LIVES = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 8), st.integers(0, 9)), min_size=1, max_size=24)
@@ -68,14 +68,6 @@ def test_what_has_a_place_lies_apart_and_under_the_goal_and_the_rest_is_counted(
     assert painted((begin[there], end[there], size[there]), ints(offset[there])) <= goal
 
 
-def test_a_block_drives_out_what_weighs_least() -> None:
-    """Three blocks fill the arena all the time; a fourth takes the place of the lightest, which then waits."""
-    size, forever = ints([2, 2, 2, 2]), ints([9] * 4)
-    offset = np.array([0, 2, 4, -1])
-    waiting, _ = eject(mates_of(ints([0] * 4), forever, size), offset, 6, ints([5, 1, 5, 5]), 0, 1, 0)
-    assert waiting == 1 and offset.tolist() == [0, -1, 4, 2]
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_blocks_cut_from_a_whole_are_put_together_again(seed: int) -> None:
     given_ = cut_up(np.random.default_rng(seed), 12, 40, 1000)
@@ -83,22 +75,6 @@ def test_blocks_cut_from_a_whole_are_put_together_again(seed: int) -> None:
     found = eject_in(ints(begin), ints(end), ints(size), 1000, work=20_000_000)
     assert found.offset is not None and found.top == 1000
     assert painted((ints(begin), ints(end), ints(size)), found.offset) == 1000
-
-
-@settings(max_examples=60)
-@given(LIVES)
-def test_quanta_are_sizes_of_many_blocks_that_lose_little_at_the_fullest_time(
-    lives: list[tuple[int, int, int]],
-) -> None:
-    begin, end, size = blocks_of(lives)
-    *quanta, last = quanta_of(begin, end, size)
-    assert last == 1 and quanta == sorted(set(quanta), reverse=True) and 1 not in quanta
-    alive = [int(size[(begin <= now) & (now < end)].sum()) for now in range(int(end.max()))]
-    now = alive.index(max(alive))
-    for quantum in quanta:
-        assert (size == quantum).sum() * COMMON >= len(size)
-        lost = sum(int(one) % quantum for one in size[(begin <= now) & (now < end)])
-        assert lost * min(LOST) <= max(alive)
 
 
 def test_large_blocks_lie_as_their_rounded_sizes_say_and_small_ones_between() -> None:

@@ -17,7 +17,6 @@ from loadmaster.problem import Problem
 from loadmaster.simulator import settle, simulate
 from loadmaster.simulator.arenas import Arenas, assign_addresses
 from loadmaster.simulator.arenas.arena import DeviceArena, pack_all
-from loadmaster.simulator.arenas.orders import fullest, fullest_time
 from tests.graphs.tiny import diamond, pair, shared_weight, zero_time
 from tests.reference import Run, World
 from tests.strategies import plans, problems
@@ -190,17 +189,6 @@ def test_many_tensors_lie_apart_and_close(devices: int) -> None:
     assert len(arenas.tensor) >= 8_000
     assert_apart(arenas)
     assert arenas.ratio < 1.25
-
-
-@settings(max_examples=60)
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 6), st.integers(1, 50)), min_size=1, max_size=12))
-def test_the_fullest_time_of_each_block(given_: list[tuple[int, int, int]]) -> None:
-    begin, life, size = (np.array(column) for column in zip(*given_, strict=True))
-    end = begin + life
-    alive = [int(size[(begin <= now) & (now < end)].sum()) for now in range(16)]
-    expected = [max(alive[low:high]) for low, high in zip(begin, end, strict=True)]
-    assert fullest(ints(begin), ints(end), ints(size)).tolist() == expected
-    assert fullest_time(ints(begin), ints(end), ints(size)) == alive.index(max(alive))
 
 
 def test_effort_that_one_device_does_not_need_goes_to_another() -> None:
