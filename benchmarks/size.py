@@ -1,10 +1,11 @@
-"""How much code the default search is, and how much of it a plan runs: lines, tuning numbers, functions, modules.
+"""How much code the default search is, how much of it a plan runs, and how many functions are compiled.
 
     python benchmarks/size.py
 
 Lines and numbers are those of the packages that `auto` is made of. A tuning number is any number in them but 0, 1, 2
-and -1, whether it has a name or not. Functions and modules are counted over one warm run of
-`loadmaster plan zoo:gnmt-4 --on 4xp100-pcie --simulations 300`.
+and -1, whether it has a name or not. Functions are those (`def` and `lambda`) that `loadmaster plan zoo:gnmt-4 --on
+4xp100-pcie --simulations 300` runs: the first time in a process, and again in the same one; modules are all that it has
+imported then. A compiled function is one with the decorator `compiled`, or `part` of the simulator.
 """
 
 from __future__ import annotations
@@ -23,18 +24,23 @@ COUNT = """
 import sys
 seen, ours = set(), {source!r}
 def look(frame, event, given):
-    if event == "call" and frame.f_code.co_filename.startswith(ours):
-        seen.add((frame.f_code.co_filename, frame.f_code.co_firstlineno, frame.f_code.co_name))
+    code = frame.f_code
+    if event == "call" and code.co_filename.startswith(ours) and (code.co_name[0] != "<" or code.co_name == "<lambda>"):
+        seen.add((code.co_filename, code.co_firstlineno, code.co_name))
 from loadmaster.cli.verbs import main
-sys.argv = ["loadmaster", *{plan!r}]
-sys.setprofile(look)
-try:
-    main()
-except SystemExit:
-    pass
-sys.setprofile(None)
+def plan():
+    seen.clear()
+    sys.argv = ["loadmaster", *{plan!r}]
+    sys.setprofile(look)
+    try:
+        main()
+    except SystemExit:
+        pass
+    sys.setprofile(None)
+    return len(seen)
+counts = plan(), plan()
 modules = sum(name.split(".")[0] == "loadmaster" for name in sys.modules)
-print("COUNTED", len(seen), len({{file for file, _, _ in seen}}), modules)
+print("COUNTED", *counts, modules)
 """
 
 
@@ -45,6 +51,18 @@ def tuning_numbers(tree: ast.AST) -> int:
     return sum(type(node.value) in (int, float) and node.value not in PLAIN for node in numbers)
 
 
+def compiled_functions() -> int:
+    """In all of the source."""
+    trees = (ast.parse(file.read_text()) for file in SOURCE.rglob("*.py"))
+    made = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    return sum(any(_is_compiled(one) for one in node.decorator_list) for node in made)
+
+
+def _is_compiled(decorator: ast.expr) -> bool:
+    name = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return isinstance(name, ast.Name) and name.id in ("compiled", "part")
+
+
 def main() -> None:
     for room in ENGINE:
         files = sorted((SOURCE / room).rglob("*.py"))
@@ -52,11 +70,12 @@ def main() -> None:
         lines = sum(len(text.splitlines()) for text in texts)
         numbers = sum(tuning_numbers(ast.parse(text)) for text in texts)
         print(f"{room:24} {len(files):3} files {lines:5} lines {numbers:4} tuning numbers")
+    print(f"{compiled_functions()} compiled functions")
     code = COUNT.format(source=str(SOURCE), plan=PLAN)
-    for _ in range(2):  # the first one may compile
+    for _ in range(2):  # the first process may compile
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    functions, files, modules = done.stdout.split("COUNTED")[1].split()
-    print(f"loadmaster {' '.join(PLAN)}: {functions} functions in {files} files, {modules} modules")
+    first, again, modules = done.stdout.split("COUNTED")[1].split()
+    print(f"loadmaster {' '.join(PLAN)}: {again} functions ({first} the first time), {modules} modules")
 
 
 if __name__ == "__main__":
