@@ -30,7 +30,8 @@ from loadmaster.pipelines.pipelined import pipelined_of
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.report.units import time_text, value_text
-from loadmaster.search import Budget, Invocation, Result, Start, solve, warm_up
+from loadmaster.search import Budget, Invocation, Result, Start, solve
+from loadmaster.search.warming import warm_up
 
 WORTH = 0.01  # a gain under this share is none
 SHARE = 0.2  # of the budget of the search, for all trials
