@@ -182,8 +182,6 @@ def _short_script(words: list[str]) -> list[str]:
     for name, few in fewer.items():
         if name in words:
             words[words.index(name) + 1] = few
-    if words[0].endswith("questions.py") and "--limit" not in words:
-        words += ["--limit", "1"]
     return words
 
 
