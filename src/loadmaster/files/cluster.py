@@ -7,6 +7,7 @@ each device, or one for all. What is written says every link, and reads back to 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from loadmaster.cluster import MODES, Cluster, Device, Link, dense_channels
 from loadmaster.cluster.cluster import MOST_MEMORY_BYTES
 from loadmaster.errors import InvalidCluster
-from loadmaster.files.text import Row
+from loadmaster.files.text import Field, Row, read_fields, up_to, without_defaults
 from loadmaster.graph import MOST_NS
 from loadmaster.graph.columns import Ints
 from loadmaster.graph.graph import MOST_DEVICES
@@ -23,30 +24,56 @@ from loadmaster.graph.graph import MOST_DEVICES
 CLUSTER_SCHEMA = "loadmaster.cluster/1"
 MOST_CHANNEL = 2**31 - 1  # channels are counted in 32 bits in the compiled loops
 
-_KEYS = frozenset(
-    [
-        "schema",
-        "name",
-        "devices",
-        "links",
-        "default_link",
-        "op_ns",
-        "overlap",
-        "mode",
-        "dispatch_ns",
-        "basis",
-        "contention",
-    ]
-)
-_EXPENSE_KEYS = ("price_per_hour", "watts", "idle_watts")
-_DEVICE_KEYS = frozenset(
-    ("name", "kind", "memory_bytes", "flops_per_s", "bytes_per_s", "launch_ns", "overlap", *_EXPENSE_KEYS)
-)
+
+def _mode_times(row: Row, key: str) -> dict[str, int]:
+    """By mode of execution, what the host needs to ask for one kernel."""
+    inner = Row(row.any(key), f"{row.where}: {key}", InvalidCluster, frozenset(MODES))
+    return {mode: inner.whole(mode, MOST_NS) for mode in MODES if inner.has(mode)}
+
+
+def _speed(row: Row, key: str) -> float | dict[str, float]:
+    """One rate, or one for each dtype with a default."""
+    data = row.any(key)
+    if not isinstance(data, dict):
+        return row.rate(key)
+    inner = Row(data, f"{row.where}: {key}", InvalidCluster)
+    if "default" not in data:
+        fix = 'add "default", the rate for dtypes that are not listed'
+        raise InvalidCluster("'default' is missing", inner.where, fix)
+    return {dtype: inner.rate(dtype) for dtype in data}
+
+
+def _bandwidth(row: Row, key: str) -> float | None:
+    return None if row.any(key) is None else row.rate(key)
+
+
+_SETTINGS = {
+    "op_ns": Field(up_to(MOST_NS), None),
+    "basis": Field(Row.text, "data sheet"),
+    "mode": Field(Row.text, ""),
+    "dispatch_ns": Field(_mode_times, {}),
+    "contention": Field(Row.flag, True),
+}
+_DEVICE = {
+    "name": Field(Row.text),
+    "kind": Field(Row.text),
+    "memory_bytes": Field(up_to(MOST_MEMORY_BYTES)),
+    "flops_per_s": Field(_speed),
+    "bytes_per_s": Field(Row.rate),
+    "launch_ns": Field(up_to(MOST_NS), 0),
+    "price_per_hour": Field(Row.amount, None),
+    "watts": Field(Row.amount, None),
+    "idle_watts": Field(Row.amount, None),
+    "overlap": Field(Row.flag, True),
+}
+_LINK = {"bytes_per_s": Field(_bandwidth), "latency_ns": Field(up_to(MOST_NS))}
+_HEAD_KEYS = frozenset((*_SETTINGS, "schema", "name", "devices", "links", "default_link", "overlap"))
+_ENDS = ("from", "to")
 
 
 def cluster_from_json(data: Any, where: str = "cluster") -> Cluster:
     """The cluster of parsed JSON; `where` says in errors what was read."""
-    head = Row(data, where, InvalidCluster, _KEYS)
+    head = Row(data, where, InvalidCluster, _HEAD_KEYS)
     overlap = head.flag("overlap") if head.has("overlap") else True
     devices = tuple(_device(row, f"{where}: devices[{i}]", overlap) for i, row in enumerate(head.rows("devices")))
     if len(devices) > MOST_DEVICES:  # before a link is made for every pair
@@ -60,45 +87,14 @@ def cluster_from_json(data: Any, where: str = "cluster") -> Cluster:
         raise InvalidCluster(f"two devices are called '{twin}'", where, "give every device its own name")
     links, wires = _links(head, number, where)
     _fill_default(head, links, wires, len(devices), where)
-    op_ns = head.whole("op_ns", MOST_NS) if head.has("op_ns") else None
     name = head.text("name", Path(where).name.partition(".")[0])
-    mode = head.text("mode") if head.has("mode") else ""
-    basis = head.text("basis") if head.has("basis") else "data sheet"
-    contention = head.flag("contention") if head.has("contention") else True
-    hosts = (mode, _dispatch(head, where), basis)
-    return Cluster(name, devices, links, _channels(wires, len(devices)), op_ns, *hosts, contention)
-
-
-def _dispatch(head: Row, where: str) -> dict[str, int]:
-    """By mode of execution, what the host needs to ask for one kernel."""
-    if not head.has("dispatch_ns"):
-        return {}
-    row = Row(head.data["dispatch_ns"], f"{where}: dispatch_ns", InvalidCluster, frozenset(MODES))
-    return {mode: row.whole(mode, MOST_NS) for mode in MODES if row.has(mode)}
+    return Cluster(name, devices, links, _channels(wires, len(devices)), **read_fields(head, _SETTINGS))
 
 
 def _device(data: Any, where: str, overlap: bool) -> Device:
-    row = Row(data, where, InvalidCluster, _DEVICE_KEYS)
-    name = row.text("name")
-    row.where = f"{where} '{name}'"
-    memory = row.whole("memory_bytes", MOST_MEMORY_BYTES)
-    rates = row.any("flops_per_s")
-    speed: float | dict[str, float] = (
-        row.rate("flops_per_s") if not isinstance(rates, dict) else _rates(rates, row.where)
-    )
-    launch = row.whole("launch_ns", MOST_NS) if row.has("launch_ns") else 0
-    overlap = row.flag("overlap") if row.has("overlap") else overlap
-    price, watts, idle = (row.amount(key) if row.has(key) else None for key in _EXPENSE_KEYS)
-    return Device(name, row.text("kind"), memory, speed, row.rate("bytes_per_s"), launch, price, watts, idle, overlap)
-
-
-def _rates(data: dict[str, Any], where: str) -> dict[str, float]:
-    row = Row(data, f"{where}: flops_per_s", InvalidCluster)
-    if "default" not in data:
-        raise InvalidCluster(
-            "'default' is missing", row.where, 'add "default", the rate for dtypes that are not listed'
-        )
-    return {dtype: row.rate(dtype) for dtype in data}
+    row = Row(data, where, InvalidCluster, _DEVICE.keys())
+    row.where = f"{where} '{row.text('name')}'"
+    return Device(**read_fields(row, {**_DEVICE, "overlap": Field(Row.flag, overlap)}))
 
 
 Wire = tuple[int, int | str]  # what kind of label, and the label
@@ -110,14 +106,9 @@ def _links(
     links: dict[tuple[int, int], Link] = {}
     wires: dict[tuple[int, int], Wire] = {}
     for i, data in enumerate(head.rows("links") if head.has("links") else []):
-        row = Row(
-            data,
-            f"{where}: links[{i}]",
-            InvalidCluster,
-            frozenset(["from", "to", "bytes_per_s", "latency_ns", "channel"]),
-        )
+        row = Row(data, f"{where}: links[{i}]", InvalidCluster, {*_ENDS, *_LINK, "channel"})
         ends = row.text("from"), row.text("to")
-        for key, name in zip(("from", "to"), ends, strict=True):
+        for key, name in zip(_ENDS, ends, strict=True):
             if name not in number:
                 raise InvalidCluster(
                     f"'{key}' names '{name}', which is no device", row.where, f"use {', '.join(number)}"
@@ -127,14 +118,9 @@ def _links(
             raise row.wrong("to", "another device than 'from'")
         if pair in links:
             raise InvalidCluster(f"there are two links from '{ends[0]}' to '{ends[1]}'", row.where, "keep one")
-        links[pair] = _link(row)
+        links[pair] = Link(**read_fields(row, _LINK))
         wires[pair] = _wire(row, pair)
     return links, wires
-
-
-def _link(row: Row) -> Link:
-    free = row.any("bytes_per_s") is None
-    return Link(None if free else row.rate("bytes_per_s"), row.whole("latency_ns", MOST_NS))
 
 
 def _wire(row: Row, pair: tuple[int, int]) -> Wire:
@@ -152,10 +138,8 @@ def _fill_default(
 ) -> None:
     if not head.has("default_link"):
         return
-    row = Row(
-        head.data["default_link"], f"{where}: default_link", InvalidCluster, {"bytes_per_s", "latency_ns", "channel"}
-    )
-    link, channel = _link(row), row.data["channel"] if row.has("channel") else "pair"
+    row = Row(head.data["default_link"], f"{where}: default_link", InvalidCluster, {*_LINK, "channel"})
+    link, channel = Link(**read_fields(row, _LINK)), row.data["channel"] if row.has("channel") else "pair"
     if channel not in ("pair", "out", "bus"):
         raise row.wrong("channel", '"pair" (a wire per pair), "out" (one out of each device) or "bus" (one for all)')
     for pair in np.ndindex(count, count):
@@ -179,38 +163,10 @@ def _channels(wires: Mapping[tuple[int, int], Wire], count: int) -> Ints:
 def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
     """What cluster_from_json reads back to a cluster of the same digest; every link is written out."""
     names = cluster.device_names
-    data: dict[str, Any] = {"schema": CLUSTER_SCHEMA, "name": cluster.name}
-    if cluster.op_ns is not None:
-        data["op_ns"] = cluster.op_ns
-    if cluster.basis != "data sheet":
-        data["basis"] = cluster.basis
-    if cluster.mode:
-        data["mode"] = cluster.mode
-    if cluster.dispatch_ns:
-        data["dispatch_ns"] = dict(cluster.dispatch_ns)
-    if not cluster.contention:
-        data["contention"] = False
-    data["devices"] = [
-        {
-            "name": device.name,
-            "kind": device.kind,
-            "memory_bytes": device.memory_bytes,
-            "flops_per_s": dict(device.flops_per_s) if isinstance(device.flops_per_s, Mapping) else device.flops_per_s,
-            "bytes_per_s": device.bytes_per_s,
-            "launch_ns": device.launch_ns,
-            **{key: value for key in _EXPENSE_KEYS if (value := getattr(device, key)) is not None},
-            **({} if device.overlap else {"overlap": False}),
-        }
-        for device in cluster.devices
-    ]
-    data["links"] = [
-        {
-            "from": names[src],
-            "to": names[dst],
-            "bytes_per_s": link.bytes_per_s,
-            "latency_ns": link.latency_ns,
-            "channel": int(cluster.channel[src, dst]),
-        }
+    devices = ({**without_defaults(device, _DEVICE), "launch_ns": device.launch_ns} for device in cluster.devices)
+    links = (
+        {"from": names[src], "to": names[dst], **asdict(link), "channel": int(cluster.channel[src, dst])}
         for (src, dst), link in sorted(cluster.links.items())
-    ]
-    return data
+    )
+    head = {"schema": CLUSTER_SCHEMA, "name": cluster.name, **without_defaults(cluster, _SETTINGS)}
+    return {**head, "devices": list(devices), "links": list(links)}

@@ -12,8 +12,9 @@ import lzma
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -284,6 +285,37 @@ class Row:
         if type(value) not in (int, float) or not 0 < value <= 1e24:
             raise self.wrong(key, "a number above 0, per second")
         return float(value)
+
+
+NEEDED = object()
+
+
+@dataclass(frozen=True)
+class Field:
+    """How a key of an object is read, and what it is where it is left out; `NEEDED`: it may not be."""
+
+    read: Callable[[Row, str], Any]
+    default: Any = NEEDED
+
+
+def up_to(most: int) -> Callable[[Row, str], int]:
+    """A whole number from 0 to `most`."""
+    return lambda row, key: row.whole(key, most)
+
+
+def read_fields(row: Row, table: Mapping[str, Field]) -> dict[str, Any]:
+    """The fields of a table, by key."""
+    return {
+        key: field.default if field.default is not NEEDED and not row.has(key) else field.read(row, key)
+        for key, field in table.items()
+    }
+
+
+def without_defaults(source: object, table: Mapping[str, Field]) -> dict[str, Any]:
+    """The attributes that a table names, but those that are what they would be if they were left out."""
+    values = {key: getattr(source, key) for key in table}
+    plain = {key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+    return {key: value for key, value in plain.items() if value != table[key].default}
 
 
 def unknown_key(data: Mapping[str, Any], known: Set[str], where: str, error: type[LoadmasterError]) -> LoadmasterError:

@@ -6,6 +6,7 @@ placement is modelled to cost. Errors name the place in the file.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,17 @@ import numpy as np
 
 from loadmaster.cluster import Cluster
 from loadmaster.errors import InvalidPlan
-from loadmaster.files.text import Row, read_json, write_json
+from loadmaster.files.text import Field, Row, read_fields, read_json, up_to, write_json
 from loadmaster.serving.exports import ModulePlan, ModuleRow
 from loadmaster.serving.placing import Placement
 from loadmaster.serving.services import Service
 
 MODULES_SCHEMA = "loadmaster.modules/1"
+_DEVICE = {"name": Field(Row.text), "kind": Field(Row.text), "memory_bytes": Field(up_to(2**60))}
+_MODULE = {
+    **dict.fromkeys(("module", "device", "home"), Field(Row.text)),
+    **dict.fromkeys(("weight_bytes", "time_ns"), Field(up_to(2**60))),
+}
 
 
 def module_plan(model: str, service: Service, placement: Placement) -> ModulePlan:
@@ -58,16 +64,7 @@ def to_json(plan: ModulePlan) -> dict[str, Any]:
         "schema": MODULES_SCHEMA,
         "model": plan.model,
         "devices": [{"name": name, "kind": kind, "memory_bytes": size} for name, kind, size in devices],
-        "modules": [
-            {
-                "module": row.module,
-                "device": row.device,
-                "home": row.home,
-                "weight_bytes": row.weight_bytes,
-                "time_ns": row.time_ns,
-            }
-            for row in plan.rows
-        ],
+        "modules": [asdict(row) for row in plan.rows],
     }
 
 
@@ -107,16 +104,12 @@ def load_modules(path: str | Path) -> ModulePlan:
     if data.get("schema") != MODULES_SCHEMA:
         what = f"'{path}' is not a plan of modules (schema {data.get('schema')!r})"
         raise InvalidPlan(what, where, "give what 'loadmaster plan --serve … --save' or 'plan --granularity' wrote")
-    devices = [Row(row, f"{where}: devices", InvalidPlan) for row in head.rows("devices")]
-    names = tuple(row.text("name") for row in devices)
+    devices = [read_fields(Row(row, f"{where}: devices", InvalidPlan), _DEVICE) for row in head.rows("devices")]
+    names, kinds, memory = (tuple(device[key] for device in devices) for key in _DEVICE)
     rows = []
     for i, one in enumerate(head.rows("modules")):
-        row = Row(one, f"{where}: modules[{i}]", InvalidPlan)
-        sizes = row.whole("weight_bytes", 2**60), row.whole("time_ns", 2**60)
-        rows.append(ModuleRow(row.text("module"), row.text("device"), row.text("home"), *sizes))
+        rows.append(ModuleRow(**read_fields(Row(one, f"{where}: modules[{i}]", InvalidPlan), _MODULE)))
         for device in (rows[-1].device, rows[-1].home):
             if device not in names:
                 raise InvalidPlan(f"there is no device '{device}'", f"{where}: modules[{i}]", f"use {', '.join(names)}")
-    kinds = tuple(row.text("kind") for row in devices)
-    memory = tuple(row.whole("memory_bytes", 2**60) for row in devices)
     return ModulePlan(head.text("model"), names, kinds, memory, tuple(rows))
