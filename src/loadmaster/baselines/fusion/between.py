@@ -16,7 +16,6 @@ from loadmaster.graph.order import sort_by
 MOST_BETWEEN = 400  # ops looked at from each end; pairs with more between them count as impossible
 
 
-@compiled
 def possible(
     before_start: Ints32,
     before: Ints32,
@@ -25,33 +24,55 @@ def possible(
     producers: Ints,
     consumers: Ints,
     fusable: Bools,
-    most_members: Whole,
+    most_members: int,
 ) -> Bools:
     """[pairs] whether all that lies on a way from producer to consumer may be one kernel with them."""
+    able = np.zeros(len(producers), np.bool_)
+    ahead, behind, between = np.full((3, len(fusable)), -1, np.int64)
+    stack, other_stack, spare = np.empty((3, len(fusable)), np.int64)
+    program, ways = np.arange(len(fusable)), (before_start, before)
+    _possible(
+        ways, (follow_start, follow), producers, consumers, fusable, most_members,
+        program, ahead, behind, between, stack, other_stack, spare, able,
+    )  # fmt: skip
+    return able
+
+
+@compiled(_nrt=False)
+def _possible(
+    before: tuple[Ints32, Ints32],
+    follow: tuple[Ints32, Ints32],
+    producers: Ints,
+    consumers: Ints,
+    fusable: Bools,
+    most_members: Whole,
+    program: Ints,
+    ahead: Ints,
+    behind: Ints,
+    between: Ints,
+    stack: Ints,
+    other_stack: Ints,
+    spare: Ints,
+    able: Bools,
+) -> None:
     found: Whole
     met: Whole
-    ops = len(fusable)
-    ahead, behind, between = np.full(ops, -1, np.int64), np.full(ops, -1, np.int64), np.full(ops, -1, np.int64)
-    stack, other_stack = np.empty(ops, np.int64), np.empty(ops, np.int64)
-    program, spare = np.arange(ops), np.empty(ops, np.int64)
-    able = np.zeros(len(producers), np.bool_)
     for pair in range(len(producers)):
         a, b = producers[pair], consumers[pair]
         stack[0], other_stack[0], found, met = a, b, 1, 1
         ahead[a] = behind[b] = pair
         # Whichever end comes to a stop first knows all that may lie between.
         for turn in range(MOST_BETWEEN):
-            found = _spread(follow_start, follow, stack, turn, found, a, b, ahead, pair)
+            found = _spread(follow[0], follow[1], stack, turn, found, a, b, ahead, pair)
             if found == turn + 1:
-                able[pair] = _fits(before_start, before, b, ahead, between, pair, stack, fusable, most_members)
+                able[pair] = _fits(before[0], before[1], b, ahead, between, pair, stack, fusable, most_members)
                 break
-            met = _spread(before_start, before, other_stack, turn, met, a, b, behind, pair)
+            met = _spread(before[0], before[1], other_stack, turn, met, a, b, behind, pair)
             if met == turn + 1:
                 sort_by(program, other_stack, met, spare)
-                known = other_stack[:met]
-                able[pair] = _fit_behind(before_start, before, a, known, between, pair, fusable, most_members)
+                given = (a, other_stack, met, between, pair, fusable, most_members)
+                able[pair] = _fit_behind(before[0], before[1], *given)
                 break
-    return able
 
 
 @compiled(_nrt=False)
@@ -86,6 +107,7 @@ def _fit_behind(
     before: Ints32,
     first: Whole,
     known: Ints,
+    count: Whole,
     between: Ints,
     mark: Whole,
     fusable: Bools,
@@ -94,7 +116,8 @@ def _fit_behind(
     """The same from the other end: of the known, which all lead to the consumer, those that the first op leads to."""
     size = 0
     between[first] = mark
-    for here in known:
+    for turn in range(count):
+        here = known[turn]
         for index in range(start[here], start[here + 1]):
             if between[before[index]] == mark:
                 between[here] = mark

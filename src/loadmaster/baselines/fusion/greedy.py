@@ -19,7 +19,6 @@ from loadmaster.baselines.lists.schedulers import Heft
 from loadmaster.graph import Graph
 from loadmaster.graph.columns import Bools, Ints, from_pairs, ints, inverse, positions, rows_of
 from loadmaster.graph.kinds import HEAVY, REDUCING, work_of
-from loadmaster.graph.order import followers
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.plans.expansion import keeps_to
@@ -100,7 +99,7 @@ class Merges:
     def _found(problem: Problem) -> Merges:
         graph, able, spaces, free = problem.graph, problem.able, spaces_of(problem.graph), fusable(problem.graph)
         waits = graph.dependencies
-        ways = [narrow(part) for part in (*waits, *followers(*waits))]
+        ways = [narrow(part) for part in (*waits, *inverse(*waits, graph.num_ops))]
         makers, readers = edges_between(graph)
         joins = joinable(graph, spaces, makers, readers)
         bars = from_pairs(

@@ -40,7 +40,7 @@ class Spaces(NamedTuple):
     down: Bools  # [ops]
 
 
-@compiled(inline="always")
+@compiled(_nrt=False)
 def fits(points: Whole, rows: Whole, apart: bool, other_points: Whole, other_rows: Whole) -> bool:
     """Whether a kernel may hold the first loop and another that reads what it makes."""
     if points == 0 or other_points == 0:
@@ -94,13 +94,15 @@ def joinable(graph: Graph, spaces: Spaces, producers: Ints, consumers: Ints) -> 
     return able
 
 
-@compiled
 def fit_each(points: Ints, rows: Ints, apart: Bools, producers: Ints, consumers: Ints) -> Bools:
-    """[pairs] whether the loops of producer and consumer can be one."""
-    able = np.empty(len(producers), np.bool_)
-    for pair in range(len(producers)):
-        a, b = producers[pair], consumers[pair]
-        able[pair] = fits(points[a], rows[a], apart[a], points[b], rows[b])
+    """[pairs] whether the loops of producer and consumer can be one, as `fits` has it."""
+    own, more = points[producers], points[consumers]
+    lines, others, alone = rows[producers], rows[consumers], apart[producers]
+    reduced = np.where(
+        others != 0, (own == more) & (lines == others) & ~alone, (more == lines) | ((more == own) & ~alone)
+    )
+    plain = more % np.maximum(own, 1) == 0
+    able: Bools = (own == 0) | (more == 0) | np.where(lines == 0, plain, reduced)
     return able
 
 

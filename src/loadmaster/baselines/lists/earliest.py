@@ -9,8 +9,7 @@ import numpy as np
 
 from loadmaster.baselines.lists.loop import FAR, ListState, account, arrival, commit, fresh_state, new_bytes, settle
 from loadmaster.compiled import Struct, compiled
-from loadmaster.graph.columns import Bools, Ints, Whole
-from loadmaster.graph.order import followers
+from loadmaster.graph.columns import Bools, Ints, Whole, inverse
 from loadmaster.simulator.state import Layout
 
 
@@ -88,7 +87,7 @@ def earliest_first(
         np.zeros(ops, np.int64),  # when all that an op waits for has ended
         np.empty(ops, np.int64),
     )
-    follow = followers(start, before)
+    follow = inverse(start, before, ops)
     given = (*fixed_reads, colocate, able, level, favourite, limits, contention)
     _earliest_first(layout, *follow, *given, state, _heaps(devices, ops), _heaps(devices, ops), *scratch)  # type: ignore[arg-type]
     return state.where, state.begin

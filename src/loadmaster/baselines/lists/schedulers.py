@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmaster.baselines.lists import earliest, loop, ranks
+from loadmaster.baselines.lists import earliest, loop
+from loadmaster.compiled import compiled
+from loadmaster.graph import Graph
 from loadmaster.graph.columns import Ints, ints, positions, rows_of
 from loadmaster.graph.order import topological_order
 from loadmaster.plans import Plan
@@ -176,24 +178,67 @@ def mean_sends(problem: Problem) -> Ints:
 
 def upward_rank(problem: Problem) -> Ints:
     """[ops] mean length of the longest way from the op's start to the end of the step, transfers included."""
-    return ints(ranks.upward(*_edges(problem), mean_times(problem), mean_sends(problem)))
+    return longest_to_end(problem.graph, mean_times(problem), mean_sends(problem)[problem.graph.reads])
 
 
 def downward_rank(problem: Problem) -> Ints:
     """[ops] mean length of the longest way from the start of the step to the op's end."""
-    return ints(ranks.downward(*_edges(problem), mean_times(problem), mean_sends(problem)))
-
-
-def _edges(problem: Problem) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    graph = problem.graph
-    return graph.read_start, graph.reads, graph.producer, graph.after_start, graph.after
+    return longest_from_start(problem.graph, mean_times(problem), mean_sends(problem)[problem.graph.reads])
 
 
 def critical_rank(problem: Problem, device: Ints) -> Ints:
     """[ops] ranks by the longest way to the end under this placement: the critical-path order."""
     times = ints(problem.op_ns[np.arange(problem.num_ops), device])
-    level = ranks.upward_placed(*_edges(problem), times, problem.send_ns, problem.send_class, device)
+    level = longest_to_end(problem.graph, times, crossing_ns(problem, device))
     return positions(np.argsort(-level, kind="stable"))
+
+
+def crossing_ns(problem: Problem, device: Ints) -> Ints:
+    """[reads] how long each takes under a placement: what does not cross between devices takes no time."""
+    graph = problem.graph
+    if problem.num_devices == 1:
+        return ints(np.zeros(len(graph.reads)))
+    here, there = device[np.maximum(graph.producer[graph.reads], 0)], device[rows_of(graph.read_start)]
+    crosses = (graph.producer[graph.reads] >= 0) & (here != there)
+    return ints(np.where(crosses, problem.send_ns[graph.reads, problem.send_class[here, there]], 0))
+
+
+def longest_to_end(graph: Graph, times: Ints, way_ns: Ints) -> Ints:
+    """[ops] the longest way from the start of an op to the end of the step; `way_ns`: [reads] what each send takes."""
+    level, maker = np.zeros(graph.num_ops, np.int64), graph.producer[graph.reads]
+    _to_end(graph.read_start, maker, graph.after_start, graph.after, times, way_ns, level)
+    return ints(level)
+
+
+def longest_from_start(graph: Graph, times: Ints, way_ns: Ints) -> Ints:
+    """[ops] the longest way from the start of the step to the end of an op; `way_ns`: [reads] what each send takes."""
+    level, maker = np.zeros(graph.num_ops, np.int64), graph.producer[graph.reads]
+    _from_start(graph.read_start, maker, graph.after_start, graph.after, times, way_ns, level)
+    return ints(level)
+
+
+@compiled(_nrt=False)
+def _to_end(start: Ints, maker: Ints, after_start: Ints, after: Ints, times: Ints, way_ns: Ints, level: Ints) -> None:
+    for op in range(len(level) - 1, -1, -1):
+        level[op] += times[op]
+        for at in range(start[op], start[op + 1]):
+            if maker[at] >= 0:
+                level[maker[at]] = max(level[maker[at]], level[op] + way_ns[at])
+        for at in range(after_start[op], after_start[op + 1]):
+            level[after[at]] = max(level[after[at]], level[op])
+
+
+@compiled(_nrt=False)
+def _from_start(
+    start: Ints, maker: Ints, after_start: Ints, after: Ints, times: Ints, way_ns: Ints, level: Ints
+) -> None:
+    for op in range(len(level)):
+        for at in range(start[op], start[op + 1]):
+            if maker[at] >= 0:
+                level[op] = max(level[op], level[maker[at]] + way_ns[at])
+        for at in range(after_start[op], after_start[op + 1]):
+            level[op] = max(level[op], level[after[at]])
+        level[op] += times[op]
 
 
 def favourite_child(problem: Problem) -> Ints:

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadmaster.baselines.lists import ranks
+from loadmaster.baselines.lists import schedulers
 from loadmaster.graph.columns import ints
 from loadmaster.problem import Problem
 from tests.strategies import problems
@@ -51,9 +51,9 @@ def test_ranks_are_the_longest_ways_to_the_end_and_from_the_start(problem: Probl
         rest = [from_start(one) + sent(tensor) for one, later, tensor in ways if later == op]
         return int(times[op]) + max(rest, default=0)
 
-    columns = (graph.read_start, graph.reads, graph.producer, graph.after_start, graph.after, ints(times))
     every = range(problem.num_ops)
-    assert ranks.upward(*columns, ints(sends)).tolist() == [to_end(op, False) for op in every]
-    assert ranks.downward(*columns, ints(sends)).tolist() == [from_start(op) for op in every]
-    placed = ranks.upward_placed(*columns, problem.send_ns, problem.send_class, ints(device))
-    assert placed.tolist() == [to_end(op, True) for op in every]
+    way = ints(sends[graph.reads])
+    assert schedulers.longest_to_end(graph, ints(times), way).tolist() == [to_end(op, False) for op in every]
+    assert schedulers.longest_from_start(graph, ints(times), way).tolist() == [from_start(op) for op in every]
+    way = schedulers.crossing_ns(problem, ints(device))
+    assert schedulers.longest_to_end(graph, ints(times), way).tolist() == [to_end(op, True) for op in every]
