@@ -22,6 +22,7 @@ from torch.nn import functional as F
 import loadmaster as lm
 from loadmaster.errors import CannotRun, InvalidPlan, InvalidSetting, UnknownName
 from loadmaster.runtime import backend, promise, spreading
+from tests.eager_graphs import run_graphs
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 
@@ -56,21 +57,6 @@ def fresh() -> None:
 @pytest.fixture
 def eager_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "_by_inductor", run_graphs)
-
-
-def run_graphs(module: Any, inputs: Any, settings: Any) -> Callable[..., Any]:
-    """AOTAutograd with Inductor's decompositions and the partitioner that Inductor was told; graphs run as they are."""
-    from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
-    from torch._inductor import config
-    from torch._inductor.decomposition import select_decomp_table
-
-    cut = config.custom_partitioner_fn or min_cut_rematerialization_partition
-    settings = {"partition_fn": cut}
-    settings["decompositions"] = {op: how for op, how in select_decomp_table().items() if "rand" not in str(op)}
-    run = lambda graph, given: spreading._boxed(graph)  # noqa: E731
-    compiled: Any = aot_autograd(fw_compiler=run, bw_compiler=run, **settings)(module, inputs)
-    return compiled  # type: ignore[no-any-return]
 
 
 def batch(rows: int = 256) -> torch.Tensor:
