@@ -15,7 +15,7 @@ from loadmaster.baselines.ordering import best_of
 from loadmaster.catalog.specs import make_method
 from loadmaster.errors import MissingExtra
 from loadmaster.methods.annealing.chains import CHAINS, Chains, ChainStart, Decisions, epochs, spread_ranks
-from loadmaster.methods.annealing.fusion_search import improve_fusion
+from loadmaster.methods.fusion_search import improve_fusion
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.search import Method, Search

@@ -23,7 +23,6 @@ from loadmaster.methods.memory.delaying import delayed
 from loadmaster.methods.memory.draft import Draft, draft_of
 from loadmaster.methods.memory.drafted import plan_of
 from loadmaster.methods.memory.dropping import Dropping
-from loadmaster.methods.memory.exact_again import least_time
 from loadmaster.methods.memory.inlining import inline_light
 from loadmaster.methods.memory.lodging import bring_home, early_updates, heaviest
 from loadmaster.methods.memory.trips import hosts_of
@@ -40,8 +39,6 @@ COMING = ((False, inf), (True, inf), (True, 3.0), (True, 1.0))
 HALVINGS = 7  # of the limit, where the least memory is wanted
 KEPT = 0.25  # share of the dropped tensors that a new choice keeps at most
 NOISE = 0.3  # of the logarithm of what a drop is worth, in a new choice
-EXACT_SHARE = 0.3  # of the time left, for the exact model of a small graph
-PER_SIMULATION, MOST_EFFORT = 0.02, 10.0  # of CP-SAT's own deterministic seconds, where the budget counts simulations
 
 
 # Before anything is dropped: what a minimum cut need not keep is, or light ops go into the kernels that read them.
@@ -95,7 +92,6 @@ class Recompute:
             for plan in starts:
                 self._least(search, plan)
         elif search.best_score.over_bytes > 0:
-            self._exactly(search)
             fitted = list[tuple[Fitted, First]]()
             for plan, first in self._ways(search, starts):
                 if not (fitted and search.spent):
@@ -118,17 +114,6 @@ class Recompute:
         if not self.again:
             return ("nothing",)
         return ("nothing", "inline", "cut") if plan.fuses else ("nothing", "cut")
-
-    def _exactly(self, search: Search) -> None:
-        """Of a small graph on one device, the best plan without kernels, by CP-SAT where that is installed."""
-        if not self.again or search.simulations_left < 2:
-            return
-        counted = search.counts_simulations
-        effort = min(MOST_EFFORT, PER_SIMULATION * search.simulations_left) if counted else MOST_EFFORT
-        seconds = None if counted else EXACT_SHARE * search.seconds_left
-        found = least_time(search.problem, seconds, effort, search.seed)
-        if found is not None and not search.spent:
-            search.score(found)
 
     def _starts(self, search: Search) -> list[Plan]:
         """The plan of `inner` under the limits; where that does not fit, also its plan without limits, and its
