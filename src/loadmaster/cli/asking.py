@@ -42,4 +42,4 @@ def _typed() -> dict[str, str]:
 def _words(parameter: Any, value: Any) -> dict[str, str]:
     if isinstance(value, bool):
         return {(parameter.opts if value else parameter.secondary_opts)[0]: ""}
-    return {parameter.opts[0]: str(value)}
+    return {parameter.opts[0]: f"{value:g}" if isinstance(value, float) else str(value)}

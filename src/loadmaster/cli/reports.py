@@ -99,13 +99,12 @@ def tell_report(found: Report, result: Result, verbose: bool) -> None:
     from loadmaster.report.drawing import print_timeline
     from loadmaster.report.schedule import Schedule
     from loadmaster.report.screen import console
-    from loadmaster.report.words import answer_lines
+    from loadmaster.report.terminal import report_text
 
     screen = console()
     if verbose:
         print_timeline(screen, Schedule.of(result.problem, result.plan, result.timeline))
-    text = found.text() if verbose else "\n".join(answer_lines(found))
-    screen.print(text, markup=False, soft_wrap=True)
+    screen.print(report_text(found.text(verbose)), soft_wrap=True)
 
 
 def _save_better(found: Report, path: Path) -> Result | None:

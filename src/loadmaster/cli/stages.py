@@ -6,7 +6,7 @@ Functions here print or write; what they decide is decided in the rooms below.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,8 +37,16 @@ def problem_for(
         return words.problem_of(model, on, objective, memory_limit, costs, how, mode, assume)
 
 
-def run_method(problem: Problem, spec: str, budget: Budget, seed: int, starts: Sequence[Start] = ()) -> Result:
-    """`solve` with its progress on the terminal, and code compiled before the clock runs."""
+def run_method(
+    problem: Problem,
+    spec: str,
+    budget: Budget,
+    seed: int,
+    starts: Sequence[Start] = (),
+    place: tuple[int, int] = (1, 1),
+) -> Result:
+    """`solve` with its progress on the terminal, and code compiled before the clock runs. `place`: its number of how
+    many searches."""
     from loadmaster.catalog.specs import make_method
     from loadmaster.report.terminal import solving
     from loadmaster.search import solve
@@ -48,7 +56,9 @@ def run_method(problem: Problem, spec: str, budget: Budget, seed: int, starts: S
 
         with status("getting ready"):
             warm_up(make_method(spec), problem.cluster, problem.objective)
-    with solving(spec) as listener:
+    number, of = place
+    label = f"{number} of {of}: {spec}" if of > 1 else spec
+    with solving(label, (of - number) * (budget.seconds or 0.0)) as listener:
         return solve(problem, spec, budget, seed, listener=listener, starts=starts)
 
 
@@ -67,9 +77,9 @@ def fit(result: Result, budget: Budget, seed: int, recompute: str, offload: str)
 def run_all(problem: Problem, specs: Sequence[str], budget: Budget, seed: int) -> list[tuple[str, Result]]:
     """Each of them in turn. Ctrl-C ends the run and keeps what is there, the method under way with its best so far."""
     rows: list[tuple[str, Result]] = []
-    for spec in specs:
+    for number, spec in enumerate(specs, 1):
         try:
-            rows.append((spec, run_method(problem, spec, budget, seed)))
+            rows.append((spec, run_method(problem, spec, budget, seed, place=(number, len(specs)))))
         except KeyboardInterrupt:
             if not rows:
                 raise
@@ -112,6 +122,24 @@ def lay_out(result: Result, path: Path) -> Arenas:
         arenas = assign_addresses(problem, settled, simulate(problem, settled))
     save_addresses(arenas, settled, problem, path)
     return arenas
+
+
+@contextmanager
+def counting(doing: str, each_s: float | None) -> Iterator[Callable[[int, int], None]]:
+    """Says which of how many pieces of work is going on, and how long they all take; gives what to call with them."""
+    from loadmaster.report.screen import console
+
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        yield lambda number, of: None
+        return
+    with screen.status(doing) as shown:
+
+        def tell(number: int, of: int) -> None:
+            left = "" if each_s is None else f", about {(of - number + 1) * each_s:.0f} s left"
+            shown.update(f"{doing} {number} of {of}{left}")
+
+        yield tell
 
 
 @contextmanager

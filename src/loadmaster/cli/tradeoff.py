@@ -56,11 +56,11 @@ def tradeoff(
     limit = words.check_settings([spec], memory_limit, None)
     problem, _ = stages.problem_for(model, on, "step-time", limit)
     means = Means(recompute == "auto", offload == "auto")
-    with stages.status(f"planning {points} times"):
+    with stages.counting("planning", budget.seconds) as tell:
         if step_limit is None:
-            found = front(problem, spec, budget, points=points, seed=seed, means=means)
+            found = front(problem, spec, budget, points=points, seed=seed, means=means, tell=tell)
         else:
-            found = [smallest_within(problem, spec, budget, step_limit / 100, seed=seed, means=means)]
+            found = [smallest_within(problem, spec, budget, step_limit / 100, seed=seed, means=means, tell=tell)]
     files = [] if save is None else _save(found, save)
     if plot is not None:
         plot_tradeoff(plot, found)
@@ -84,14 +84,19 @@ def _save(found: list, folder: Path) -> list[Path]:  # type: ignore[type-arg]
 
 def _show(rows: list[dict]) -> None:  # type: ignore[type-arg]
     from loadmaster.report.terminal import console, plain_table
-    from loadmaster.report.units import percent_text, size_text, time_text
+    from loadmaster.report.units import column_text, percent_text
 
-    table = plain_table(">step", ">over the fastest", ">largest peak", ">of the fastest's", "plan")
+    table = plain_table(">step", ">over the fastest", ">largest peak", ">of the fastest's", "~plan")
     first = rows[0] if rows else {}
-    for row in rows:
+    steps = column_text([row["step_ns"] for row in rows])
+    peaks = column_text([row["peak_bytes"] for row in rows], sizes=True)
+    seen = set()
+    for row, step, peak in zip(rows, steps, peaks, strict=True):
         more, share = row["step_ns"] / max(1, first["step_ns"]) - 1, row["peak_bytes"] / max(1, first["peak_bytes"])
-        cells = (time_text(row["step_ns"]), percent_text(more), size_text(row["peak_bytes"]), f"{share:.0%}")
-        table.add_row(*cells, row["plan"] or "")
+        if (step, peak) in seen and row["plan"] is None:  # what reads the same is one choice
+            continue
+        seen.add((step, peak))
+        table.add_row(step, percent_text(more), peak, f"{share:.0%}", row["plan"] or "")
     console().print(table)
 
 

@@ -231,6 +231,8 @@ def plan(
         print_json(with_error(planning.summary(plans, asked), misfit))
         finish(misfit)
         return
+    if choice:
+        print(f"on {problem.cluster.name}{choice}")
     reports.tell_report(said, plans.result, verbose)
     if verbose:
         _show_methods(problem, choice, planning.rows(plans, asked), None)

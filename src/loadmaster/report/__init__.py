@@ -1,6 +1,6 @@
-"""What a person reads: tables, and the numbers behind them as plain data.
+"""What a person reads: one report of a plan, and the views that are drawn from it.
 
-A report reads a Result and decides nothing. `schedule` is the plan as it ran, which all parts read; `explain` and
-`diff` put parts together; `words`, `terminal`, `html`, `notebook`, `gantt`, `plot` and `chrome_trace` show them. Every
-number is exact or simulated, and every table is there as JSON, too (`summary`).
+A report reads a Result and decides nothing. `schedule` is the plan as it ran, which all parts read; `explain` puts them
+together as a `Report`; `words`, `terminal`, `html`, `notebook`, `drawing` and `chrome_trace` show it, `diff` compares
+two. What describes a plan is exact; what it advises was tried (`actions`).
 """

@@ -201,29 +201,25 @@ def _candidates(result: Result) -> Iterator[Candidate]:
     """The likeliest first; only changes of what the user did not fix."""
     asked = result.asked
     again = _Rerun(result, asked or Invocation(""))
+    whole = again.whole_plan and not result.problem.source.is_split
     if asked is None:
         yield again.longer()
         return
-    of_model = {name for name, _ in asked.options} & APART == set()
-    if again.whole_plan and not result.problem.source.is_split:
-        yield again.method() if again.named else again.longer()
-    if not of_model:
-        return
-    if not result.fits and again.reprices and not has_host(result.problem.cluster):
+    if whole and again.named:
+        yield again.method()
+    of_model = not {name for name, _ in asked.options} & APART and again.reprices
+    if of_model and not result.fits and not has_host(result.problem.cluster):
         yield from again.host()
-    if result.problem.num_devices > 1 and again.reprices and result.problem.objective.of_step:
-        if (
-            again.start is not None
-            and result.problem.objective.of_step
-            and again.whole_plan
-            and asked["--split"] is None
-        ):
-            yield again.split()
+    if of_model and result.problem.num_devices > 1 and result.problem.objective.of_step:
         if result.fits:
             yield from again.pipelines()
-    if again.named and asked["--fusion"] is None and again.whole_plan and not result.plan.fuses:
-        yield again.fusion()
-    if again.reprices and asked["--microbatches"] is None and asked["--split"] is None:
+        if again.start is not None and whole and asked["--split"] is None:
+            yield again.split()
+    if whole and not again.named:
+        yield again.longer()
+    if of_model and whole:
+        if again.named and asked["--fusion"] is None and not result.plan.fuses:
+            yield again.fusion()
         yield from again.more()
         yield from again.fewer()
 
@@ -309,7 +305,8 @@ class _Rerun:
         return Candidate("fused", "Fuse ops into kernels first", {"--fusion": "greedy"}, run)
 
     def split(self) -> Candidate:
-        """The first split of the plan with nothing fused: parts are not."""
+        """The first split of the plan with nothing fused: parts are not. The command has to search for this plan, too,
+        and so gets more time."""
 
         def run(budget: Budget) -> Trial:
             from loadmaster.methods.splitting import after_one_split
@@ -321,7 +318,7 @@ class _Rerun:
 
         least = SPLIT_NS * self.problem.num_ops / 1e9
         what = "Split the ops that hold the step up over devices"
-        return Candidate("split", what, {"--split": "auto"}, run, least, weight=2)
+        return Candidate("split", what, {"--split": "auto", **self._seconds()}, run, least, weight=2)
 
     def pipelines(self) -> Iterator[Candidate]:
         """More microbatches, or stages several times over. What is compared is the time of each microbatch."""

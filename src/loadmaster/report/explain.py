@@ -157,7 +157,7 @@ def explain(
     schedule = Schedule.of(result.problem, result.plan, result.timeline)
     allowed = allowance(result) if seconds is None else seconds
     moves_s = min(MOST_MOVES_S, max(LEAST_MOVES_S, SHARE * allowed))
-    actions, better = try_actions(result, max(0.05, allowed - moves_s))
+    actions, better = try_actions(result, allowed)
     times, wires, path, ifs = device_times(schedule), wire_loads(schedule), critical_path(schedule), what_ifs(schedule)
     held = peaks(schedule)
     return Report(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -19,20 +23,70 @@ from loadmaster.report.screen import console as console
 from loadmaster.report.standing import standing_beside
 from loadmaster.report.summary import best_of
 from loadmaster.report.units import count_text, size_text, sizes_text, time_text, value_text
-from loadmaster.search import WORST, Result, Search
+from loadmaster.search import WORST, Result, Score, Search
 
 if TYPE_CHECKING:
     from loadmaster.pipelines.microbatched import PipelineResult
 
 
+CUT, LEAST_CUT = 30, 10  # characters that are left of a cell while columns can be left out, and at least
+
+
+class _Fitted(Table):
+    """A table in which no cell is wrapped: where the screen is too narrow, texts that may be cut end in an ellipsis,
+    then columns that may be left out go, the last one first."""
+
+    cut: frozenset[int] = frozenset()
+    dropped: frozenset[int] = frozenset()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        most = options.max_width
+        for column in self.columns:
+            column.max_width = None
+        kept = list(range(len(self.columns)))
+        while (over := self._wide(console, options, kept) - most) > 0:
+            left_out = [at for at in kept if at in self.dropped]
+            if self._cut(over, kept, CUT if left_out else LEAST_CUT) <= 0 or not left_out:
+                break
+            for column in self.columns:
+                column.max_width = None
+            kept.remove(left_out[-1])
+        shown = copy.copy(self)
+        shown.columns = [self.columns[at] for at in kept]
+        yield from Table.__rich_console__(shown, console, options)
+
+    def _wide(self, console: Console, options: ConsoleOptions, kept: Sequence[int]) -> int:
+        widths = [self._width(console, options, at) for at in kept]
+        return sum(widths) + 2 * (len(widths) - 1)
+
+    def _width(self, console: Console, options: ConsoleOptions, at: int) -> int:
+        column = self.columns[at]
+        cells = [column.header, *column.cells]
+        wide = max(Measurement.get(console, options.update(width=1000), cell).maximum for cell in cells)
+        return min(wide, column.max_width or wide)
+
+    def _cut(self, over: int, kept: Sequence[int], least: int) -> int:
+        """Shortens the widest that may be cut, again and again; what is still over."""
+        screen = Console(width=1000)
+        widths = {at: self._width(screen, screen.options, at) for at in kept if at in self.cut}
+        while over > 0 and widths and max(widths.values()) > least:
+            at = max(widths, key=lambda number: widths[number])
+            widths[at] -= 1
+            over -= 1
+        for at, wide in widths.items():
+            self.columns[at].max_width = wide
+        return over
+
+
 def plain_table(*columns: str) -> Table:
-    """A table with a line under its head. A title with ">" is of numbers, one with "~" may be broken to fit."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, header_style="bold")
+    """A table with a line under its head. A title with ">" is of numbers, one with "~" may be cut to fit, one with "?"
+    left out."""
+    table = _Fitted(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, header_style="bold")
     for column in columns:
-        title = column.lstrip(">~")
-        table.add_column(
-            title, justify="right" if ">" in column else "left", no_wrap="~" not in column, overflow="fold"
-        )
+        title = column.lstrip(">~?")
+        table.add_column(title, justify="right" if ">" in column else "left", no_wrap=True, overflow="ellipsis")
+    table.cut = frozenset(at for at, column in enumerate(columns) if "~" in column)
+    table.dropped = frozenset(at for at, column in enumerate(columns) if "?" in column)
     return table
 
 
@@ -69,6 +123,15 @@ def capture_text(captured: Mapping[str, Any]) -> str:
     return f"{step}, {inputs or 'no inputs'}, torch {captured['torch']}{kernels}"
 
 
+def report_text(text: str) -> Text:
+    """A report with its answers set off."""
+    shown = Text(text.rstrip("\n"))
+    shown.highlight_regex(r"(?m)^(Plan|Limit|Memory|Next) ", "bold")
+    shown.highlight_words(["it fits"], "green")
+    shown.highlight_words(["does not fit"], "red")
+    return shown
+
+
 def running_view(ran: Mapping[str, Any]) -> list[Any]:
     """What was modelled beside what was measured."""
     times, peaks = (
@@ -93,7 +156,7 @@ def methods_table(rows: Sequence[tuple[str, Result]]) -> Table:
     own = [f">{name}" for _, result in rows[:1] if (name := result.problem.objective.column)]
     step = f">step, {rows[0][1].problem.basis}" if rows else ">step"
     table = plain_table(
-        "~method", step, ">speed-up", "~>peak per device", "~fits", *own, ">lower bound", "from the best"
+        "~method", step, ">speed-up", ">?peak per device", "fits", *own, ">?lower bound", "from the best"
     )
     alone = next((result.timeline.step_ns for name, result in rows if name == "one-device"), None)
     every = [result for _, result in rows]
@@ -109,7 +172,7 @@ def methods_table(rows: Sequence[tuple[str, Result]]) -> Table:
 def pipelines_table(found: PipelineResult) -> Table:
     """The pipeline that was chosen, then the hand-made schedules."""
     rows = [found.best, *(other for other in found.others if other is not found.best)]
-    table = plain_table("~schedule", "~stages", ">step", ">of the best", ">idle", "~>peak per device", "~fits")
+    table = plain_table("~schedule", "~stages", ">step", ">of the best", ">idle", ">?peak per device", "fits")
     for number, row in enumerate(rows):
         fits = (
             Text("yes", "green")
@@ -204,7 +267,7 @@ def _kinds(found: Inspection) -> Table:
 
 
 def _tensors(found: Inspection) -> Table:
-    table = plain_table("~largest tensors", ">bytes", "role", "shape", "~made by")
+    table = plain_table("~largest tensors", ">bytes", "role", "?shape", "~?made by")
     for tensor in found.largest_tensors:
         shape = "" if tensor.shape is None else " x ".join(map(str, tensor.shape))
         table.add_row(tensor.name, size_text(tensor.nbytes), tensor.role, shape, tensor.made_by or "-")
@@ -213,16 +276,16 @@ def _tensors(found: Inspection) -> Table:
 
 def known_methods_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Methods, their settings with defaults, and what they do."""
-    table = plain_table("method", "~settings", "~what it does")
+    table = plain_table("method", "~what it does", "~?settings")
     for row in rows:
         settings = ", ".join(f"{key}={value}" for key, value in row["settings"].items())
-        table.add_row(row["name"], settings or "-", row["summary"])
+        table.add_row(row["name"], row["summary"].partition(". ")[0], settings or "-")
     return table
 
 
 def clusters_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Presets and their data."""
-    table = plain_table("cluster", ">devices", ">memory", "~>arithmetic", "~>traffic", ">launch", "~>link")
+    table = plain_table("cluster", ">devices", ">memory", ">arithmetic", ">traffic", ">?launch", ">link")
     for row in rows:
         fixed, wire = row["op_ns"], row["link_bytes_per_s"]
         table.add_row(
@@ -255,7 +318,7 @@ def zoo_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def zoo_models_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """One line per model of those graphs: the devices it was published for, its sizes and its source."""
-    table = plain_table("model", ">devices", "~sizes", "~source")
+    table = plain_table("model", ">devices", "~sizes", "~?source")
     models = {row["name"].rpartition("/")[0]: row for row in rows}
     for name, row in models.items():
         table.add_row(name, str(row["devices"] or "-"), row["sizes"], row["source"])
@@ -263,8 +326,9 @@ def zoo_models_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 @contextmanager
-def solving(label: str) -> Iterator[Callable[[Search], None]]:
-    """Shows how a search goes, on stderr; silent when that is no terminal. Gives the listener for `solve`."""
+def solving(label: str, later_s: float = 0.0) -> Iterator[Callable[[Search], None]]:
+    """Shows how a search goes, on stderr; silent when that is no terminal. Gives the listener for `solve`. `later_s`:
+    what comes after it takes about that long."""
     screen = console(stderr=True)
     columns = (
         SpinnerColumn(),
@@ -275,17 +339,21 @@ def solving(label: str) -> Iterator[Callable[[Search], None]]:
     )
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
         task = progress.add_task(label, total=1.0, state="starting")
+        best = WORST
 
         def listen(search: Search) -> None:
-            progress.update(task, completed=search.progress, state=_state(search))
+            nonlocal best
+            best = min(best, search.best_score)  # searches within a search begin anew; the best is what there is
+            progress.update(task, completed=search.progress, state=_state(search, best, later_s))
 
         yield listen
 
 
-def _state(search: Search) -> str:
+def _state(search: Search, best: Score, later_s: float) -> str:
     parts = [f"{search.simulations:,} simulations"]
-    if search.best_score != WORST:
-        over, value = search.best_score
-        shown = value_text(search.problem.objective)(value)
-        parts.insert(0, f"best {shown}" if not over else f"best is {size_text(over)} over")
+    if best != WORST:
+        shown = value_text(search.problem.objective)(best.value)
+        parts.insert(0, f"best {shown}" if not best.over_bytes else f"best is {size_text(best.over_bytes)} over")
+    if math.isfinite(search.seconds_left):
+        parts.append(f"about {search.seconds_left + later_s:.0f} s left")
     return ", ".join([*parts, search.note] if search.note else parts)

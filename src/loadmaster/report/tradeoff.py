@@ -6,7 +6,7 @@ is left out. `smallest_within` asks the other way: the least memory for a step a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from loadmaster.problem import Problem
 from loadmaster.problem.objective import objective_named
 from loadmaster.report.plot import PALETTE, blank_figure, save_figure
 from loadmaster.search import Budget, Result, solve
+
+Tell = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +52,14 @@ class Means:
 
 
 def tradeoff(
-    problem: Problem, spec: str, budget: Budget, *, points: int = 8, seed: int = 0, means: Means = Means()
+    problem: Problem,
+    spec: str,
+    budget: Budget,
+    *,
+    points: int = 8,
+    seed: int = 0,
+    means: Means = Means(),
+    tell: Tell = lambda number, of: None,
 ) -> list[Point]:
     """The Pareto front of step time against the largest peak, fastest first.
 
@@ -65,14 +74,19 @@ def tradeoff(
         points: plans, at most; 2 at least, or InvalidSetting.
         seed: of every search.
         means: what may be done to fit, beside placing, ordering and fusing.
+        tell: called before each search with its number and how many there are.
     """
     if points < 2:
         raise InvalidSetting(f"a trade-off of {points} plans", "--points", "ask for at least 2")
     timed, small = (replace(problem, objective=objective_named(name)) for name in ("step-time", "peak-memory"))
-    found = [_point(timed, spec, budget, seed, means), _point(small, spec, budget, seed, means)]
+    found = []
+    for number, goal in enumerate((timed, small), 1):
+        tell(number, points + 1)
+        found.append(_point(goal, spec, budget, seed, means))
     most, least = found[0].peak_bytes, found[1].peak_bytes
     limits = np.geomspace(max(least, 1), max(most, 1), points) if most > least else np.array([])
-    for limit in limits[:-1]:
+    for number, limit in enumerate(limits[:-1], 3):
+        tell(number, points + 1)
         found.append(_point(limited(timed, int(np.ceil(limit))), spec, budget, seed, means))
     return pareto([point for point in found if point.result.fits])
 
@@ -101,7 +115,14 @@ ROUNDS = 6  # halvings: the limit is then known to a sixty-fourth of the way bet
 
 
 def smallest_within(
-    problem: Problem, spec: str, budget: Budget, slack: float, *, seed: int = 0, means: Means = Means()
+    problem: Problem,
+    spec: str,
+    budget: Budget,
+    slack: float,
+    *,
+    seed: int = 0,
+    means: Means = Means(),
+    tell: Tell = lambda number, of: None,
 ) -> Point:
     """The plan of least memory whose step is at most `slack` (a share) over the fastest found.
 
@@ -110,12 +131,15 @@ def smallest_within(
     if not slack >= 0:
         raise InvalidSetting(f"a step limit of {slack:.0%}", "--step-limit", "give a share of at least 0")
     timed = replace(problem, objective=objective_named("step-time"))
+    tell(1, ROUNDS + 2)
     best = fastest = _point(timed, spec, budget, seed, means)
+    tell(2, ROUNDS + 2)
     smallest = _point(replace(problem, objective=objective_named("peak-memory")), spec, budget, seed, means)
     low, high = smallest.peak_bytes, fastest.peak_bytes
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
         if low >= high:
             break
+        tell(number + 3, ROUNDS + 2)
         limit = int(np.ceil(np.sqrt(float(low) * float(high))))
         point = _point(limited(timed, limit), spec, budget, seed, means)
         if point.result.fits and point.step_ns <= fastest.step_ns * (1 + slack):

@@ -47,6 +47,14 @@ def sizes_text(sizes: Sequence[int]) -> str:
     return f"{' '.join(shown)} {unit}"
 
 
+def column_text(values: Sequence[int], *, sizes: bool = False) -> list[str]:
+    """Times, or sizes, that stand above each other: all in the unit of the smallest, so that they compare at sight."""
+    units = _SIZES if sizes else _TIMES
+    least = min((value for value in values if value > 0), default=1)
+    unit, scale = next((unit, scale) for unit, scale in units if least >= scale or scale == 1)
+    return [f"{_digits(value / scale, whole=scale == 1)} {unit}" for value in values]
+
+
 def percent_text(share: float) -> str:
     """+12.3 %; a dash where there is nothing to compare with."""
     return "-" if not math.isfinite(share) else f"{100 * share:+.1f} %"
