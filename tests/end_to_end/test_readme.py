@@ -220,6 +220,8 @@ def _train(words: list[str]) -> str:
 def _short(words: list[str]) -> list[str]:
     if words[:2] == ["lab", "bench"]:
         return _short_bench(words)
+    if words[:2] == ["lab", "corpus"]:  # of hundreds of graphs
+        return [*words, "--limit", "2"]
     if words[0] in ("tradeoff", "fits"):  # of each of many searches
         words = [*words, "--simulations", "20"] if "--simulations" not in words else words
         words[words.index("--simulations") + 1] = "20"
