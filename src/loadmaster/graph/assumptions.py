@@ -51,6 +51,9 @@ def refuse_guesses(graph: Graph, where: str) -> Graph:
     """The graph, unless so much of it is assumed that a plan would rest on a guess."""
     found = assumptions_of(graph)
     if found is not None and found.share > MOST_ASSUMED:
-        fix = "export it with fixed sizes or to .onnx, or accept the guess: --assume, or load(…, assume=True)"
+        fix = (
+            "say more: sizes or values behind '#', lm.cost_of for an op of your own; "
+            "or accept the guess: --assume, or assume=True in Python"
+        )
         raise ImportFailed(str(found), where, fix)
     return graph

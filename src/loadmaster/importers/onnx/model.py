@@ -19,16 +19,19 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra.of("onnx", "onnx", "reading an ONNX model") from error
 
-from loadmaster.importers.onnx.flops import is_counted
 from loadmaster.importers.onnx.shapes import (
     Scope,
     TypedShape,
     bind_dims,
+    bind_values,
     bodies_of,
     has_broken_text,
     inlined,
+    is_open,
+    is_scalar,
     known_of,
     lean,
+    name_of_axis,
 )
 from loadmaster.importers.onnx.walk import OnnxOp, kind_of, label_of, scope_of, source_of, walk
 
@@ -36,8 +39,9 @@ from loadmaster.importers.onnx.walk import OnnxOp, kind_of, label_of, scope_of, 
 def load_onnx(model: PathLike | onnx.ModelProto, *, dims: Mapping[str, int] | None = None, name: str = "") -> Graph:
     """The graph of an .onnx file or of a model in memory.
 
-    `dims` gives unknown dimensions of the inputs by name, and the rounds of a loop that does not say them by the name
-    of the loop. Weights are never read, so external data may be missing.
+    `dims` gives by name: sizes of open axes ("batch", or "x.2" for axis 2 of input x where the file has no name),
+    values of inputs that are a single whole number, and rounds of loops that do not say them. Weights are never read,
+    so external data may be missing.
     """
     if isinstance(model, onnx.ModelProto):
         return _import(model, dims or {}, name or model.graph.name or "onnx")
@@ -64,6 +68,7 @@ def _import(model: onnx.ModelProto, dims: Mapping[str, int], name: str) -> Graph
         raise UnreadableFile("some of its names are not valid UTF-8", name, "is the file damaged? export it again")
     small = inlined(lean(model), name)
     _check_names(small.graph, dims, name)
+    bind_values(small, dims)
     bind_dims(small, dims, name)
     scope = Scope(small.graph, small.opset_import)
     for value in small.graph.input:
@@ -79,8 +84,9 @@ def _check_names(graph: onnx.GraphProto, dims: Mapping[str, int], name: str) -> 
     known: set[str] = set()
     for value in (*graph.input, *graph.output, *graph.value_info):
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if not dim.HasField("dim_value") or dim.dim_value < 0:
-                known.add(dim.dim_param or f"{value.name}_{axis}")
+            if is_open(dim):
+                known.add(name_of_axis(dim, value.name, axis))
+    known.update(value.name for value in graph.input if is_scalar(value))
     known.update(_loops(graph))
     for label in dims:
         if label not in known:
@@ -135,7 +141,7 @@ class _OnnxWriter:
             dtype=self._dtype(call),
             bytes_moved=call.bytes_moved,
             workspace_bytes=call.workspace_bytes,
-            assumed="" if call.weights or is_counted(call.node) else "arithmetic",
+            assumed=call.assumed,
         )
 
     def _unique(self, label: str) -> str:

@@ -135,18 +135,46 @@ def lean(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
+def is_open(dim: onnx.TensorShapeProto.Dimension) -> bool:
+    """Whether an axis has no size in the file."""
+    return not dim.HasField("dim_value") or dim.dim_value < 0
+
+
+def name_of_axis(dim: onnx.TensorShapeProto.Dimension, tensor: str, axis: int) -> str:
+    """What an open axis is called: as the file does, unless that is no name ('', '?'), else input.axis."""
+    return dim.dim_param if re.search(r"\w", dim.dim_param) else f"{tensor}.{axis}"
+
+
+def bind_values(model: onnx.ModelProto, dims: Mapping[str, int]) -> None:
+    """Makes constants of whole-number inputs whose value is given, such as the sampling rate that a branch asks for."""
+    for value in [value for value in model.graph.input if value.name in dims and is_scalar(value)]:
+        known = known_of(value.type)
+        assert known is not None
+        array = np.full(known.shape, dims[value.name]).astype(helper.tensor_dtype_to_np_dtype(known.elem_type))
+        model.graph.initializer.append(numpy_helper.from_array(array, value.name))
+        model.graph.input.remove(value)
+
+
+def is_scalar(value: onnx.ValueInfoProto) -> bool:
+    """Whether an input is a single whole number or truth value."""
+    known = known_of(value.type)
+    return known is not None and known.elements == 1 and ("int" in known.dtype or known.dtype == "bool")
+
+
 def bind_dims(model: onnx.ModelProto, dims: Mapping[str, int], name: str) -> None:
     """Gives every unknown dimension of the inputs its number; a batch is 1 unless `dims` says otherwise."""
     given, weights = dict(dims), {weight.name for weight in model.graph.initializer}
-    assumed: dict[str, int] = {}
-    for value in model.graph.input:
-        if value.name not in weights:
-            for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-                if not dim.HasField("dim_value") or dim.dim_value < 0:
-                    label = dim.dim_param or f"{value.name}_{axis}"
-                    if label not in given and label not in assumed:
-                        assumed[label] = _assume(label, axis, value.name, name)
-                    dim.dim_value = given.get(label, assumed.get(label, 1))
+    inputs = [value for value in model.graph.input if value.name not in weights]
+    opened = [
+        (name_of_axis(dim, value.name, axis), axis, dim)
+        for value in inputs
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim)
+        if is_open(dim)
+    ]
+    _refuse_open([label for label, axis, _ in opened if label not in given and not _is_batch(label, axis)], name)
+    assumed = {label: 1 for label, _, _ in opened if label not in given}
+    for label, _, dim in opened:
+        dim.dim_value = given.get(label, 1)
     if assumed:
         said = ", ".join(f"{label} = {size}" for label, size in assumed.items())
         one = next(iter(assumed))
@@ -160,11 +188,17 @@ def bind_dims(model: onnx.ModelProto, dims: Mapping[str, int], name: str) -> Non
                 dim.ClearField("dim_param")
 
 
-def _assume(label: str, axis: int, tensor: str, name: str) -> int:
-    if axis == 0 or "batch" in label.lower():
-        return 1
-    what = f"dimension {axis} ('{label}') of input '{tensor}' has no size"
-    raise ImportFailed(what, name, f"pass dims={{'{label}': …}}, or write {name}.onnx#{label}=…")
+def _is_batch(label: str, axis: int) -> bool:
+    return axis == 0 or "batch" in label.lower()
+
+
+def _refuse_open(labels: Sequence[str], name: str) -> None:
+    if labels:
+        labels = list(dict.fromkeys(labels))
+        sizes = ",".join(f"{label}=SIZE" for label in labels)
+        pairs = ", ".join(f"'{label}': …" for label in labels)
+        what = f"its inputs leave open: {', '.join(labels)}"
+        raise ImportFailed(what, name, f"say them: FILE.onnx#{sizes}, or dims={{{pairs}}} in Python")
 
 
 def fault_of(node: NodeProto, opsets: Sequence[onnx.OperatorSetIdProto]) -> str:
@@ -229,6 +263,8 @@ class Scope:
         self.known: dict[str, TypedShape] = dict(outer.known) if outer else {}
         self.value: dict[str, Array] = dict(outer.value) if outer else {}
         self.constant: set[str] = set(outer.constant) if outer else set()
+        self.unsure: set[str] = set(outer.unsure) if outer else set()  # whose size is assumed
+        self.reason = ""  # why the last op has no known size
         self.version = {opset.domain or "ai.onnx": opset.version for opset in opsets}
         values = (*graph.value_info, *graph.output)
         self.declared = {value.name: known for value in values if (known := known_of(value.type))}
@@ -269,6 +305,7 @@ class Scope:
 
     def infer(self, node: NodeProto) -> dict[str, TypedShape]:
         """Outputs by name, as far as they are known: declared, computed, or inferred from the inputs."""
+        self.reason = ""
         names = [name for name in node.output if name]
         found = {name: self.declared[name] for name in names if name in self.declared}
         for name, value in self._evaluate(node).items():
@@ -292,10 +329,23 @@ class Scope:
         data = {name: numpy_helper.from_array(self.value[name], name) for name in node.input if name in self.value}
         try:
             schema = onnx.defs.get_schema(node.op_type, self.version.get(domain or "ai.onnx", 1), domain)
-            outputs = shape_inference.infer_node_outputs(schema, node, kinds, data, opset_imports=list(self.opsets))
-        except Exception:  # an op that is unknown or malformed, in one of the many ways onnx has to say so
+            proper = _with_defaults(node)
+            outputs = shape_inference.infer_node_outputs(schema, proper, kinds, data, opset_imports=list(self.opsets))
+        except onnx.defs.SchemaError:
+            self.reason = f"{domain or 'ONNX'} has no op {node.op_type} that onnx knows"
             return {}
-        return {name: known for name, kind in outputs.items() if (known := known_of(kind))}
+        except Exception as error:  # malformed, in one of the many ways onnx has to say so
+            self.reason = str(error).splitlines()[0].removeprefix("[ShapeInferenceError] ")
+            return {}
+        found = {name: known for name, kind in outputs.items() if (known := known_of(kind))}
+        return found or self._compared(node, outputs)
+
+    def _compared(self, node: NodeProto, outputs: Mapping[str, TypeProto]) -> dict[str, TypedShape]:
+        """Of a comparison that opsets before 16 define by others, for which onnx tells the type alone."""
+        if node.op_type not in ("GreaterOrEqual", "LessOrEqual"):
+            return {}
+        shape = np.broadcast_shapes(*(self.known[name].shape for name in node.input))
+        return {name: TypedShape(kind.tensor_type.elem_type, shape) for name, kind in outputs.items()}
 
     def _fits_equation(self, node: NodeProto) -> bool:
         """Whether the terms of an Einsum have the ranks of its operands; onnx loops forever on some that have not."""
@@ -324,6 +374,16 @@ class Scope:
         if not known or not all(map(_is_small, self._ask_schema(node).values() or [None])):
             return {}
         return _run(node, {name: self.value[name] for name in inputs}, self.opsets)
+
+
+def _with_defaults(node: NodeProto) -> NodeProto:
+    """With what it leaves out where onnx's inference forgets the default."""
+    if node.op_type != "STFT" or any(attribute.name == "onesided" for attribute in node.attribute):
+        return node
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    copy.attribute.append(helper.make_attribute("onesided", 1))
+    return copy
 
 
 def _has_external(node: NodeProto) -> bool:

@@ -7,17 +7,18 @@ where that depends on data; what bodies read of the graph around them counts as 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto
 
 from loadmaster.errors import ImportFailed
-from loadmaster.importers.onnx.flops import VIEWS, flops_of
+from loadmaster.importers.onnx.flops import VIEWS, flops_of, is_counted
 from loadmaster.importers.onnx.shapes import Scope, TypedShape, attributes, bodies_of, fault_of, reads_of
 
 Weights = dict[str, TypedShape]
+_NEAR = 0.95  # of the arithmetic of the dearer branch: then it hardly matters which is taken
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class OnnxOp:
         view_of: its result is this tensor in another shape.
         bytes_moved: that its bodies move, where it has any.
         weights: constants inside its bodies.
+        assumed: "sizes" or "arithmetic" where that is not known.
     """
 
     node: NodeProto
@@ -41,6 +43,7 @@ class OnnxOp:
     bytes_moved: int | None = None
     workspace_bytes: int = 0
     weights: Mapping[str, TypedShape] | None = None
+    assumed: str = ""
 
 
 def label_of(node: NodeProto) -> str:
@@ -62,6 +65,10 @@ def walk(graph: GraphProto, scope: Scope, trips: Mapping[str, int], where: str) 
             if name not in scope.known:
                 raise _unknown_read(node, name, name in inputs, where)
         call = _Control(node, scope, trips, where).call() if bodies_of(node) else _plain_call(node, scope, where)
+        if not call.is_constant and not scope.unsure.isdisjoint(call.reads):
+            call = replace(call, assumed="sizes")
+        if call.assumed == "sizes":
+            scope.unsure.update(call.made)
         scope.add(node, call.made)
         calls.append(call)
     return calls
@@ -81,7 +88,7 @@ def _plain_call(node: NodeProto, scope: Scope, where: str) -> OnnxOp:
     made = {name: found[name] for name in node.output if name in found}
     for position, name in enumerate(node.output):
         if name and name not in made and (name in scope.wanted or position == 0):
-            raise _unknown_size(node, name, fault_of(node, scope.opsets), where)
+            raise _unknown_size(node, name, scope, where)
     reads = [scope.known[name] if name else None for name in node.input]
     constant, view = scope.is_constant(node), _view_of(node, scope)
     if view is not None:
@@ -91,19 +98,24 @@ def _plain_call(node: NodeProto, scope: Scope, where: str) -> OnnxOp:
     except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
         what = f"op '{label_of(node)}' does not have the operands of a {kind_of(node)}: {error}"
         raise ImportFailed(what, where, "check the model with onnx.checker.check_model") from None
-    return OnnxOp(node, tuple(dict.fromkeys(filter(None, node.input))), made, flops, constant, view)
+    assumed = "" if constant or view or is_counted(node) else "arithmetic"
+    return OnnxOp(node, tuple(dict.fromkeys(filter(None, node.input))), made, flops, constant, view, assumed=assumed)
 
 
-def _unknown_size(node: NodeProto, name: str, fault: str, where: str) -> ImportFailed:
-    if fault:
+def _unknown_size(node: NodeProto, name: str, scope: Scope, where: str) -> ImportFailed:
+    if fault := fault_of(node, scope.opsets):
         what = f"op '{label_of(node)}' is no proper {kind_of(node)}: {fault}"
         return ImportFailed(what, where, "check the model with onnx.checker.check_model, and export it again")
     if "Sequence" in node.op_type or "Optional" in node.op_type:
         what = f"op '{label_of(node)}' ({kind_of(node)}) makes a sequence or an optional, which has no fixed size"
         return ImportFailed(what, where, "export the model with tensors only")
-    what = f"the size of tensor '{name}' is unknown; op '{label_of(node)}' ({kind_of(node)}) makes it"
-    fix = "pass dims={…} for the sizes of the inputs; where data decide, give it a shape in the model's value_info"
-    return ImportFailed(what, where, fix)
+    shapes = " and ".join(str(list(scope.known[read].shape)) for read in node.input if read)
+    what = f"op '{label_of(node)}' ({kind_of(node)}) reads {shapes or 'nothing'} and makes '{name}' of unknown size"
+    if scope.reason and node.domain in ("", "ai.onnx"):
+        return ImportFailed(f"{what}: {scope.reason}", where, "do the sizes that you gave fit the model? try others")
+    because = scope.reason or "it depends on the data"
+    fix = f"give '{name}' a shape in the model's value_info; onnxruntime.tools.symbolic_shape_infer knows many ops"
+    return ImportFailed(f"{what}: {because}", where, fix)
 
 
 def _view_of(node: NodeProto, scope: Scope) -> str | None:
@@ -127,6 +139,7 @@ class _Body:
     outputs: Sequence[TypedShape]
     weights: Weights
     known: Mapping[str, TypedShape]
+    goes_on: bool = True  # of a loop: its condition never ends it
 
     @property
     def flops(self) -> int:
@@ -169,13 +182,17 @@ class _Control:
             if not call.is_constant:
                 own = [read for read in call.reads if read in scope.constant and read not in self.scope.known]
                 weights.update({read: scope.known[read] for read in own})
-        return _Body(calls, [scope.known[value.name] for value in graph.output], weights, scope.known)
+        outputs = [scope.known[value.name] for value in graph.output]
+        return _Body(calls, outputs, weights, scope.known, _goes_on(graph, scope))
 
     def _made(self, outputs: Iterable[TypedShape]) -> dict[str, TypedShape]:
         return {name: known for name, known in zip(self.node.output, outputs, strict=False) if name}
 
-    def _finish(self, bodies: Sequence[_Body], dear: _Body, rounds: int, outputs: Iterable[TypedShape]) -> OnnxOp:
+    def _finish(
+        self, bodies: Sequence[_Body], dear: _Body, rounds: int, outputs: Iterable[TypedShape], assumed: str = ""
+    ) -> OnnxOp:
         weights = {name: known for body in bodies for name, known in body.weights.items()}
+        guessed = {call.assumed for call in dear.calls} - {""}
         moved, held = _traffic(dear)
         return OnnxOp(
             self.node,
@@ -185,25 +202,36 @@ class _Control:
             bytes_moved=rounds * moved,
             workspace_bytes=held,
             weights=weights,
+            assumed=assumed or next(iter(sorted(guessed, reverse=True)), ""),
         )
 
     def _if(self) -> OnnxOp:
-        """The branch that is taken, or the dearer one when that depends on data."""
-        branches = [self._body(name, []) for name in ("then_branch", "else_branch")]
+        """The branch that is taken; the dearer one, as an assumption, where data decide and the two differ."""
         condition = self.scope.value.get(self.node.input[0])
         if condition is not None:
-            dear = branches[0 if condition.all() else 1]
-        else:
-            dear = max(branches, key=lambda body: (body.flops, sum(known.nbytes for known in body.outputs)))
-        return self._finish(branches, dear, 1, dear.outputs)
+            taken = self._body("then_branch" if condition.all() else "else_branch", [])
+            return self._finish([taken], taken, 1, taken.outputs)
+        branches, failures = [], []
+        for name in ("then_branch", "else_branch"):
+            try:
+                branches.append(self._body(name, []))
+            except ImportFailed as failure:  # often one that is for other sizes
+                failures.append(failure)
+        if not branches:
+            raise failures[0]
+        dear = max(branches, key=lambda body: (body.flops, sum(known.nbytes for known in body.outputs)))
+        alike = not failures and all(_is_near(body.flops, dear.flops) for body in branches)
+        of_sizes = any(body.outputs != dear.outputs for body in branches)
+        return self._finish(branches, dear, 1, dear.outputs, "sizes" if of_sizes else "" if alike else "arithmetic")
 
     def _loop(self) -> OnnxOp:
-        rounds = self._rounds()
+        rounds, said = self._rounds(), label_of(self.node) in self.trips
         carried = [self.scope.known[name] for name in self.node.input[2:]]
         body = self._body("body", [TypedShape(TensorProto.INT64, ()), TypedShape(TensorProto.BOOL, ()), *carried])
         kept, stacked = body.outputs[1 : 1 + len(carried)], body.outputs[1 + len(carried) :]
         outputs = [*kept, *(TypedShape(known.elem_type, (rounds, *known.shape)) for known in stacked)]
-        return self._finish([body], body, rounds, outputs)
+        stops = "" if body.goes_on or said else "sizes" if stacked else "arithmetic"
+        return self._finish([body], body, rounds, outputs, stops)
 
     def _rounds(self) -> int:
         label, limit = label_of(self.node), self.node.input[0]
@@ -211,7 +239,10 @@ class _Control:
             return self.trips[label]
         if limit in self.scope.value and 0 <= int(self.scope.value[limit]) < 2**31:
             return int(self.scope.value[limit])
-        raise self._failed("is a Loop whose number of rounds depends on data", f"pass dims={{'{label}': rounds}}")
+        raise self._failed(
+            "is a Loop whose number of rounds depends on data",
+            f"say it: FILE.onnx#{label}=ROUNDS, or dims={{'{label}': …}}",
+        )
 
     def _scan(self) -> OnnxOp:
         if self.scope.version.get("ai.onnx", 1) < 9:
@@ -230,6 +261,21 @@ class _Control:
         out_axes = settings.get("scan_output_axes", [0] * len(stacked))
         rows = [_with(known, axis, rounds) for known, axis in zip(stacked, out_axes, strict=True)]
         return self._finish([body], body, rounds, [*body.outputs[: len(states)], *rows])
+
+
+def _is_near(flops: int, most: int) -> bool:
+    return flops >= _NEAR * most
+
+
+def _goes_on(graph: GraphProto, scope: Scope) -> bool:
+    """Whether the condition that a loop's body makes is always true: a constant, or the one that it was given."""
+    if not graph.output:
+        return True
+    name, maker = graph.output[0].name, {made: node for node in graph.node for made in node.output}
+    while name in maker and maker[name].op_type == "Identity":
+        name = maker[name].input[0]
+    given = len(graph.input) > 1 and name == graph.input[1].name
+    return given or (name in scope.value and bool(np.all(scope.value[name])))
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import struct
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from loadmaster.importers.reading import read_bytes, stem_of
 from loadmaster.importers.tensorflow.tflite_cost import cost_of
 from loadmaster.importers.tensorflow.tflite_model import OPERATORS, Dims, Operator, TfliteModel
 from loadmaster.importers.tensorflow.tflite_rules import Sized
-from loadmaster.importers.tensorflow.tflite_schema import KEEP_ORDER
+from loadmaster.importers.tensorflow.tflite_schema import KEEP_ORDER, OPS
 from loadmaster.importers.tensorflow.tflite_sizes import sizes_of
 from loadmaster.plans import Plan
 
@@ -28,8 +29,8 @@ from loadmaster.plans import Plan
 def load_tflite(path: PathLike, *, name: str = "", sizes: Mapping[str, int] | None = None) -> Graph:
     """The graph of the first subgraph of a .tflite file; constants are weights.
 
-    Sizes that the file leaves open are 1, as an interpreter has them, unless `sizes` gives them: "batch" for every open
-    first axis, "x.1" for axis 1 of the input named x, "input0.1" for that of the first input.
+    `sizes` are those that the file leaves open: "batch" for every open first axis (else 1, announced), "x.1" for axis 1
+    of the input named x, "input0.1" for that of the first input.
     """
     return graph_of(TfliteModel(read_bytes(path), str(path)), name or stem_of(path), sizes or {})
 
@@ -62,7 +63,11 @@ def graph_of(model: TfliteModel, name: str, sizes: Mapping[str, int]) -> Graph:
     index = _add_tensors(builder, sized)
     last = ""
     for op in sized.part.operators:
-        keeps = op.kind in KEEP_ORDER or any(sized.part.tensors[tensor].is_variable for tensor in op.reads)
+        keeps = (
+            op.kind in KEEP_ORDER
+            or op.kind not in OPS
+            or any(sized.part.tensors[tensor].is_variable for tensor in op.reads)
+        )
         _add_op(builder, op, sized, index, [last] if keeps and last else [])
         last = f"{op.number}:{op.kind}" if keeps else last
     return builder.build()
@@ -70,24 +75,37 @@ def graph_of(model: TfliteModel, name: str, sizes: Mapping[str, int]) -> Graph:
 
 def _given(model: TfliteModel, sizes: Mapping[str, int]) -> dict[int, Dims]:
     """The sizes of the inputs (by tensor), the open ones as asked for."""
-    part, used, given = model.subgraphs[0], set(), {}
+    part, used = model.subgraphs[0], set()
+    given = {number: list(part.tensors[number].dims) for number in part.inputs}
+    unsaid: list[tuple[str, int]] = []
     for place, number in enumerate(part.inputs):
         tensor = part.tensors[number]
-        dims = list(tensor.dims)
         for axis in tensor.open:
             words = [f"{tensor.name}.{axis}", f"input{place}.{axis}", *(["batch"] if axis == 0 else [])]
             word = next((word for word in words if word in sizes), None)
-            if word is not None:
-                dims[axis] = sizes[word]
+            if word is None:
+                unsaid.append((words[0], axis))
+            else:
+                given[number][axis] = sizes[word]
                 used.add(word)
-        given[number] = tuple(dims)
     for word in sizes:
         if word not in used:
-            tensors = [(place, part.tensors[number]) for place, number in enumerate(part.inputs)]
-            known = [f"{tensor.name}.{axis}" for _, tensor in tensors for axis in tensor.open]
+            known = [f"{part.tensors[number].name}.{axis}" for number in given for axis in part.tensors[number].open]
             fix = f"open are: {', '.join(known)}" if known else "leave it out: every size of this file is fixed"
             raise InvalidSetting(f"the model has no open size '{word}'", model.where, fix)
-    return given
+    _announce(unsaid, model.where)
+    return {number: tuple(dims) for number, dims in given.items()}
+
+
+def _announce(unsaid: list[tuple[str, int]], where: str) -> None:
+    """A batch is 1 unless said; other open sizes decide what the model computes."""
+    if any(axis for _, axis in unsaid):
+        names = [name for name, _ in unsaid]
+        sizes = ",".join(f"{name}=SIZE" for name in names)
+        raise ImportFailed(f"its inputs leave open: {', '.join(names)}", where, f"say them: FILE.tflite#{sizes}")
+    if unsaid:
+        said = ", ".join(f"{name} = 1" for name, _ in unsaid)
+        warnings.warn(f"{where}: assumed {said}; another size: FILE.tflite#batch=64", stacklevel=5)
 
 
 def _add_tensors(builder: GraphBuilder, sized: Sized) -> list[int]:

@@ -134,4 +134,4 @@ def _say_sizes(model: TfliteModel) -> str:
     part, named = model.subgraphs[0], []
     for tensor in (part.tensors[number] for number in part.inputs):
         named += [f"{tensor.name}.{axis}=SIZE" for axis in tensor.open]
-    return f"give its open sizes: FILE#{','.join(named)}" if named else "is the model damaged?"
+    return f"do the sizes fit the model? FILE.tflite#{','.join(named)}" if named else "is the model damaged?"

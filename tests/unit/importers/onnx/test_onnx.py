@@ -462,12 +462,34 @@ def test_a_size_for_what_is_not_open_is_refused() -> None:
 
 def test_other_dimensions_must_be_said() -> None:
     proto = model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("batch", "length", None)}, ["y"])
-    with pytest.raises(ImportFailed, match="'length'") as caught:
+    with pytest.raises(ImportFailed, match=r"length, x\.2") as caught:
         load_onnx(proto)
-    assert "dims={'length'" in caught.value.fix and "'x'" in caught.value.what
-    with pytest.raises(ImportFailed, match="'x_2'"):
+    assert "FILE.onnx#length=SIZE,x.2=SIZE" in caught.value.fix
+    with pytest.raises(ImportFailed, match=r"leave open: x\.2"):
         load_onnx(proto, dims={"batch": 2, "length": 5})
-    assert load_onnx(proto, dims={"batch": 2, "length": 5, "x_2": 7}).nbytes.tolist() == [280, 280]
+    assert load_onnx(proto, dims={"batch": 2, "length": 5, "x.2": 7}).nbytes.tolist() == [280, 280]
+
+
+def test_axes_without_a_true_name_have_a_size_each() -> None:
+    """Paddle calls every open axis '?'."""
+    proto = model([helper.make_node("Relu", ["x"], ["y"])], {"x": (1, "?", "?")}, ["y"])
+    assert load_onnx(proto, dims={"x.1": 3, "x.2": 5}).nbytes.tolist() == [60, 60]
+
+
+def test_sizes_that_do_not_fit_are_refused_at_the_op_that_they_break() -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"], name="product"), helper.make_node("Relu", ["m"], ["y"])]
+    proto = model(nodes, {"x": (2, "n")}, ["y"], [weight("w", (4, 4))])
+    with pytest.raises(ImportFailed, match=r"'product' \(MatMul\) reads \[2, 3\] and \[4, 4\].*Incompatible"):
+        load_onnx(proto, dims={"n": 3})
+
+
+def test_defaults_that_inference_forgets() -> None:
+    """STFT makes 1 + window / 2 frequencies unless told otherwise; GreaterOrEqual spreads a number over a matrix."""
+    window = [weight("w", (16,)), helper.make_tensor("hop", TensorProto.INT64, [], [8])]
+    node = helper.make_node("STFT", ["x", "hop", "w"], ["y"])
+    assert load_onnx(model([node], {"x": (1, 64)}, ["y"], window)).shape[-1] == (1, 7, 9, 2)
+    node = helper.make_node("GreaterOrEqual", ["x", "k"], ["y"])
+    assert load_onnx(model([node], {"x": (2, 3)}, ["y"], [weight("k", ())], opset=13)).shape[-1] == (2, 3)
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, "3", True, 2**40])
@@ -533,6 +555,25 @@ def test_if_costs_its_dearer_branch() -> None:
     assert {graph.tensor_name[t] for t in graph.reads_of(0)} == {"x", "w", "c", "y/k"}
     assert weight_bytes(graph) == 128 and sizes(graph)["y"] == 64
     assert graph.bytes_moved.tolist() == [3 * 64]
+    assert graph.assumed == {"y": "arithmetic"}  # nobody said which branch is taken
+
+
+def test_a_value_decides_which_branch_is_taken() -> None:
+    """The other one is no obstacle: at these sizes it could not even run."""
+    dear = body([helper.make_node("MatMul", ["x", "w"], ["t"])], [], ["t"])
+    broken = body([helper.make_node("Squeeze", ["x", "first"], ["e"])], [], ["e"])
+    rate = [helper.make_tensor("rate", TensorProto.INT64, [], [16000]), weight("w", (4, 4)), numbers("first", 0)]
+    nodes = [
+        helper.make_node("Equal", ["sr", "rate"], ["c"]),
+        helper.make_node("If", ["c"], ["y"], name="if", then_branch=dear, else_branch=broken),
+    ]
+    proto = model(nodes, {"x": (4, 4)}, ["y"], rate)
+    proto.graph.input.append(value("sr", (), TensorProto.INT64))
+    known = load_onnx(proto, dims={"sr": 16000})
+    assert known.assumed == {} and known.flops.tolist() == [128]
+    with pytest.raises(ImportFailed, match="Squeeze"):
+        load_onnx(proto, dims={"sr": 8000})
+    assert load_onnx(proto).assumed == {"if": "arithmetic"}
 
 
 def loop(limit: list[Any], inputs: dict[str, Shape]) -> Any:
@@ -565,7 +606,8 @@ def test_loop_without_a_number_of_rounds_is_refused() -> None:
     with pytest.raises(ImportFailed, match=r"'loop'.*rounds") as caught:
         load_onnx(proto)
     assert "dims={'loop'" in caught.value.fix
-    assert load_onnx(proto, dims={"loop": 3}).flops.tolist() == [3 * (2 * 2 * 4 * 4 + 8)]
+    for name in ("loop", "limit"):
+        assert load_onnx(proto, dims={name: 3}).flops.tolist() == [3 * (2 * 2 * 4 * 4 + 8)]
 
 
 def test_scan_costs_every_step() -> None:
