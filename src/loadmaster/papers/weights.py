@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from loadmaster.errors import LoadmasterError, UnreadableFile
 
-MOST_WIDTH = 65_536  # of a layer
+MOST_SIZE = 4_096  # of a layer, or of a number of layers
 Network = TypeVar("Network", bound=nn.Module)
 
 
@@ -56,7 +56,7 @@ def read_tensors(path: Path | str, header: str, fix: str) -> tuple[dict[str, Any
         known = json.loads((file.metadata() or {}).get(header, "{}"))
         if not isinstance(known, dict):
             raise TypeError(f"'{header}' of its header is no object")
-        if not all(_is_modest(known.get(key)) for key in ("shape", "network")):
+        if not _is_modest(known):
             raise ValueError("its header wants a network beyond any")
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         for name, tensor in tensors.items():
@@ -69,7 +69,7 @@ def _is_modest(shape: Any) -> bool:
     """Whether no size of a network is beyond any, however deep it stands."""
     if isinstance(shape, dict | list):
         return all(map(_is_modest, shape.values() if isinstance(shape, dict) else shape))
-    return not isinstance(shape, int | float) or abs(shape) <= MOST_WIDTH
+    return not isinstance(shape, int | float) or abs(shape) <= MOST_SIZE
 
 
 def network_of(make: Callable[[], Network], weights: Mapping[str, Tensor], path: Path | str, fix: str) -> Network:
