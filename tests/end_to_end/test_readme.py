@@ -35,6 +35,7 @@ from loadmaster.files import save_graphs
 from loadmaster.zoo.synthetic import generate
 from tests.end_to_end import warm
 from tests.end_to_end.conftest import ROOT, command, write_cluster, write_config, write_model, write_onnx
+from tests.gguf_files import write_gguf
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 OUTSIDE = (
@@ -95,6 +96,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_cluster(folder / "cluster.json")
     write_onnx(folder / "model.onnx")
     write_config(folder / "llama-config")
+    write_gguf(folder / "model.gguf", layers=4, width=256, inner=512, words=512)
     write_profiles(folder)
     for name, seed in (("train", 0), ("valid", 1)):
         save_graphs(generate("layered", 4, seed, (65, 75)), folder / f"{name}.jsonl.xz")

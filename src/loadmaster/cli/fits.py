@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from loadmaster.cli import languages, stages, words
 from loadmaster.cli import serve as serving
-from loadmaster.cli import stages, words
 from loadmaster.cli.guarding import print_json
 from loadmaster.cli.options import Assume, Batch, Debug, Dtype, Json, Optimizer, Seconds, Seed, Simulations, Training
 from loadmaster.errors import DoesNotFit, InvalidSetting
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from loadmaster.graph import Graph
 
 SECONDS = 2.0  # for each trial, where nobody says: ten take twenty seconds
-_MODEL = "hf:FOLDER with a config.json, to serve it; package.module:callable and whatever else plan takes, for a step."
+_MODEL = "A .gguf file or hf:FOLDER, to serve it; package.module:callable and whatever else plan takes, for a step."
 
 
 def fits(
@@ -26,10 +26,13 @@ def fits(
     on: Annotated[str, typer.Option("--on", metavar="CLUSTER", help="A size such as 24GiB, a preset or a file.")],
     serve: Annotated[
         str | None,
-        typer.Option("--serve", metavar="REQUESTS", help=f"Of hf: models. {serving.SERVE_HELP}"),
+        typer.Option("--serve", metavar="REQUESTS", help=f"Of models that are served. {serving.SERVE_HELP}"),
     ] = None,
     weights: Annotated[
         str | None, typer.Option("--weights", help="Of hf: models: float32, float16, bfloat16, int8 or int4.")
+    ] = None,
+    cache: Annotated[
+        str | None, typer.Option("--cache", help="Of models that are served: f16, q8_0 or q4_0. [default: f16]")
     ] = None,
     training: Training = None,
     optimizer: Optimizer = None,
@@ -42,21 +45,24 @@ def fits(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Say whether a model fits (exit code 0, else 3) and what would make it fit, cheapest first."""
-    if serving.is_served(model):
+    """Say whether a model fits (exit code 0, else 3), then what would make it fit, cheapest first, as it is found."""
+    served = languages.is_read(model, None) or serving.is_served(model)
+    if served:
         capture = {"--train": training, "--optimizer": optimizer, "--dtype": dtype, "--batch": batch}
         _refuse(model, capture, "say it with --serve and --weights")
-        found: Any = _served(model, on, serve or "prompt=2048,new=256,batch=1", weights or "bfloat16", seconds)
-        rows = [(c.what, c.request_ns, c.peak_bytes, c.command) for c in found.changes]
+        found, changes = _served(model, on, serve, weights, cache)
     else:
-        _refuse(model, {"--serve": serve, "--weights": weights}, "they are for hf:FOLDER")
+        _refuse(
+            model, {"--serve": serve, "--weights": weights, "--cache": cache}, "they are for models that are served"
+        )
         how = words.capture_settings(model, training, optimizer, dtype, batch) | {"assume": assume}
-        found = _step(model, on, how, words.budget_of(seconds or (None if simulations else SECONDS), simulations), seed)
-        rows = [(c.what, c.step_ns, c.peak_bytes, c.command) for c in found.changes]
+        found, changes = _step(
+            model, on, how, words.budget_of(seconds or (None if simulations else SECONDS), simulations), seed
+        )
     if json:
-        print_json(asdict(found))
+        print_json(asdict(found) | {"changes": [asdict(change) for change in changes]})
     else:
-        _show(model, found, rows, "request" if serving.is_served(model) else "step")
+        _show(model, found, changes)
     if not found.fits:
         raise typer.Exit(DoesNotFit.exit_code)
 
@@ -67,18 +73,19 @@ def _refuse(model: str, given: Mapping[str, Any], fix: str) -> None:
             raise InvalidSetting(f"{option} says nothing about '{model}'", option, fix)
 
 
-def _served(model: str, on: str, serve: str, weights: str, seconds: float | None) -> Any:
-    from loadmaster.serving.fitting import fit
-    from loadmaster.serving.requests import Requests
+def _served(
+    model: str, on: str, serve: str | None, weights: str | None, cache: str | None
+) -> tuple[Any, Iterator[Any]]:
+    from loadmaster.serving.fitting import fit, remedies
 
-    path, cluster, requests = model.removeprefix("hf:"), words.cluster_of(on), Requests.of(serve)
-    with stages.status("trying what would help"):
-        return fit(path, cluster, requests, precision=weights, seconds=seconds or 1.0)
+    setup = languages.fits_setup(model, on, serve, weights, cache)
+    found = fit(setup)
+    return found, iter(()) if found.fits else remedies(setup)
 
 
-def _step(model: str, on: str, how: Mapping[str, Any], budget: Any, seed: int) -> Any:
+def _step(model: str, on: str, how: Mapping[str, Any], budget: Any, seed: int) -> tuple[Any, Iterator[Any]]:
     from loadmaster.importers import load
-    from loadmaster.report.remedies import verdict
+    from loadmaster.report.remedies import answer
 
     cluster = words.cluster_of(on)
 
@@ -88,24 +95,33 @@ def _step(model: str, on: str, how: Mapping[str, Any], budget: Any, seed: int) -
     settings = dict(how)
     if words.is_callable(model) and how.get("training") is not False:
         settings.setdefault("optimizer", "adam")
-    with stages.status("trying what would help"):
-        return verdict(captured, cluster, settings, budget=budget, seed=seed)
+    with stages.status("planning for the cluster as it is"):
+        return answer(captured, cluster, settings, budget=budget, seed=seed)
 
 
-def _show(model: str, found: Any, rows: Sequence[tuple[str, float, int, str]], unit: str) -> None:
-    from loadmaster.report.terminal import console, plain_table
+def _show(model: str, found: Any, changes: Iterator[Any]) -> None:
     from loadmaster.report.units import size_text, time_text
 
     word = "fits" if found.fits else "does not fit"
     sizes = f"{size_text(found.need_bytes)} needed, {size_text(found.have_bytes)} there"
-    console().print(f"{model} {word}: {sizes} on the fullest device")
-    if rows:
-        table = plain_table("what would make it fit", f">{unit}", ">peak", "~how")
-        for what, time_ns, peak, command in rows:
-            table.add_row(what, time_text(time_ns), size_text(peak), command)
-        console().print(table)
-    elif not found.fits:
-        console().print("no change that was tried makes it fit")
+    print(f"{model} {word}: {sizes} on the fullest device", flush=True)
+    if found.fits:
+        return
+    helped = False
+    while True:
+        with stages.status("trying what would help"):
+            change = next(changes, None)
+        if change is None:
+            break
+        if not helped:
+            print("what would make it fit, what gives up least first:")
+        helped = True
+        time_ns = change.request_ns if hasattr(change, "request_ns") else change.step_ns
+        unit = "request" if hasattr(change, "request_ns") else "step"
+        peak = size_text(change.peak_bytes)
+        print(f"  {change.what}: {peak} at most, {time_text(time_ns)} a {unit}\n    {change.command}", flush=True)
+    if not helped:
+        print("no change that was tried makes it fit")
 
 
 VERBS = (fits,)

@@ -10,7 +10,7 @@ import typer
 from loadmaster import catalog
 from loadmaster.cli.words import DEFAULT_SECONDS
 
-_MODEL_HELP = "zoo:NAME[/train|/infer], a .json, .json.gz or .onnx file, or package.module:callable"
+_MODEL_HELP = "zoo:NAME[/train|/infer], a .json, .json.gz, .onnx or .gguf file, or package.module:callable"
 METHOD_HELP = "A name from 'loadmaster list methods', with settings: best-of:of=[heft,etf]."
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL_HELP, show_default=False)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from loadmaster import __version__
-from loadmaster.cli import asking, pipelines, planning, reports, splits, stages, words
+from loadmaster.cli import asking, languages, pipelines, planning, reports, splits, stages, words
 from loadmaster.cli import experience as experiences
 from loadmaster.cli import fits as fitting
 from loadmaster.cli import measure as measuring
@@ -141,6 +141,12 @@ def plan(
     weights: Annotated[
         str, typer.Option("--weights", help="Of served models: float32, float16, bfloat16, int8 or int4.")
     ] = "bfloat16",
+    cache: Annotated[
+        str, typer.Option("--cache", help="Of .gguf files: auto, f16, q8_0 or q4_0; auto prefers f16.")
+    ] = "auto",
+    census: Annotated[
+        Path | None, typer.Option("--census", metavar="FILE", help="Of .gguf files: how often experts are chosen.")
+    ] = None,
     sweep: Annotated[
         str | None, typer.Option("--sweep", metavar="context=1k..64k", help="A plan for each context, doubled.")
     ] = None,
@@ -160,6 +166,19 @@ def plan(
     debug: Debug = False,
 ) -> None:
     """Plan a model: what is one kernel, which device runs what, and in which order."""
+    if languages.is_read(model, target):
+        languages.plan_language(
+            model,
+            on,
+            serve or "",
+            target,
+            goal=goal,
+            cache=cache,
+            census=census,
+            refused={"--save": save, "--report": report, "--plot": plot, "--sweep": sweep},
+            json=json,
+        )
+        return
     if serve is not None or sweep is not None or serving.is_served(model):
         serving.plan_served(
             model,

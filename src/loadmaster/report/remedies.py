@@ -92,21 +92,30 @@ class _Candidate:
 
 
 def verdict(load: Load, cluster: Cluster, capture: Mapping[str, Any], *, budget: Budget, seed: int = 0) -> Verdict:
-    """Plans for the cluster as it is; where that does not fit, for every change that might help. `load` captures the
-    model with other settings: `optimizer`, `dtype`, `batch`; where it cannot, those changes are left out."""
+    """`answer`, with all changes at once, cheapest first."""
+    found, changes = answer(load, cluster, capture, budget=budget, seed=seed)
+    return replace(found, changes=tuple(sorted(changes, key=lambda change: (change.cost, change.step_ns))))
+
+
+def answer(
+    load: Load, cluster: Cluster, capture: Mapping[str, Any], *, budget: Budget, seed: int = 0
+) -> tuple[Verdict, Iterator[Remedy]]:
+    """Whether it fits on the cluster as it is, from two plans; and what would help, as it is found, cheapest first.
+    `load` captures the model with other settings: `optimizer`, `dtype`, `batch`; where it cannot, those changes are
+    left out."""
     trial = _SetupPlans(load, budget, seed)
     setup = _Setup(cluster, capture)
     found = trial.best(setup)
     short = int((found.timeline.peak_bytes - found.problem.memory_bytes).argmax())
-    changes = () if found.fits else tuple(_helpful(trial, setup, list(_remedies(trial, setup))))
-    return Verdict(
+    told = Verdict(
         found.fits,
         int(found.timeline.peak_bytes[short]),
         int(found.problem.memory_bytes[short]),
         found.timeline.step_ns,
         f"--objective {found.problem.objective.name}",
-        tuple(sorted(changes, key=lambda change: (change.cost, change.step_ns))),
+        (),
     )
+    return told, iter(()) if found.fits else _helpful(trial, setup)
 
 
 def eight_bit_states(graph: Graph) -> Graph:
@@ -156,12 +165,13 @@ class _SetupPlans:
         return found if found.fits else None
 
 
-def _helpful(trial: _SetupPlans, setup: _Setup, remedies: list[_Candidate]) -> Iterator[Remedy]:
-    """The fewest changes after which a plan was found that fits; of a kind, the first that helps."""
+def _helpful(trial: _SetupPlans, setup: _Setup) -> Iterator[Remedy]:
+    """The fewest changes after which a plan was found that fits, cheapest first; of a kind, the first that helps."""
+    remedies = list(_remedies(trial, setup))
     for count in range(1, MOST_CHANGES + 1):
         helped = False
         done: set[tuple[str, ...]] = set()
-        for some in combinations(remedies, count):
+        for some in sorted(combinations(remedies, count), key=lambda some: sorted(one.cost for one in some)[::-1]):
             kinds = tuple(remedy.kind for remedy in some)
             if len(set(kinds)) < count or kinds in done or any(pair <= set(kinds) for pair in APART):
                 continue

@@ -23,6 +23,11 @@ PRECISIONS = ("float32", "float16", "bfloat16", "int8", "int4")
 _SHARE = {"int8": 0.5 * (1 + 1 / 2048), "int4": 0.25 * (1 + 20 / (128 * 4))}
 
 
+def bytes_of_number(precision: str) -> float:
+    """Of a weight of a matrix product."""
+    return 4.0 if precision == "float32" else 2.0 * _SHARE.get(precision, 1.0)
+
+
 def quantized(graph: Graph, precision: str) -> Graph:
     """Weights of matrix products at that precision; embeddings, norms and biases stay as they are.
 

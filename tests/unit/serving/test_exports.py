@@ -14,8 +14,9 @@ transformers = pytest.importorskip("transformers")
 from loadmaster import Cluster, InvalidPlan, UnknownName  # noqa: E402
 from loadmaster.serving.documents import load_modules, module_plan, save_modules  # noqa: E402
 from loadmaster.serving.exports import TARGETS, ModulePlan, ModuleRow, main_device, module_table, target_of  # noqa: E402
-from loadmaster.serving.fitting import fit  # noqa: E402
+from loadmaster.serving.fitting import Setup, fit, remedies  # noqa: E402
 from loadmaster.serving.planning import plan_serving, service_for, takes  # noqa: E402
+from loadmaster.serving.reading import language_of  # noqa: E402
 from loadmaster.serving.requests import Requests  # noqa: E402
 from loadmaster.serving.rules import accelerate_map, from_map  # noqa: E402
 
@@ -160,21 +161,17 @@ def test_neighbours_share_a_row_of_the_table() -> None:
     assert rows[2][2] == "streamed from cpu:0"
 
 
-def test_every_advice_of_fits_makes_it_fit(folder: Path) -> None:
-    """Weights and cache by hand: what is told to fit has room for them, and what fits already gets no advice."""
-    asked = Requests(prompt=2, new=8, batch=2)
-    enough = fit(folder, Cluster.preset("10MB"), asked, seconds=0.2)
-    assert enough.fits and not enough.changes
-    have = int(enough.need_bytes * 0.75)
-    tight = fit(folder, Cluster.preset(f"{have}b"), asked, seconds=0.2)
-    assert not tight.fits and tight.need_bytes > have
-    told = " ".join(change.what for change in tight.changes)
-    assert "int4" in told and "host" in told
-    for change in tight.changes:
-        typed = dict(re.findall(r"--(\w+) (\S+)", change.command))
-        assert typed and Requests.of(typed.get("serve", "")) and Cluster.preset(typed.get("on", "1xcpu"))
-        if "host" not in change.what and "more" not in change.what:
-            assert change.peak_bytes <= have
+def test_fits_agrees_with_a_captured_plan(folder: Path) -> None:
+    """What the config.json alone says of memory, against the graph: enough for its plan, and for no more than that."""
+    asked = Requests(prompt=64, new=8, batch=2)
+    setup = Setup(language_of(str(folder)), Cluster.preset("10MB"), asked, precision="float32")
+    found = fit(setup)
+    served, service = service_for(folder, setup.cluster, asked, precision="float32")
+    peak = int(plan_serving(served, service, None, seconds=0.1).best.peak_bytes.max())
+    assert found.fits and service.weight_bytes.sum() < found.need_bytes and peak <= found.need_bytes
+    tight = replace(setup, cluster=Cluster.preset(f"{int(found.need_bytes * 0.75)}b"))
+    told = " ".join(change.what for change in remedies(tight))
+    assert not fit(tight).fits and "int" in told and "host" in told
 
 
 def test_onnx_runtime_reads_the_settings(tmp_path: Path) -> None:
