@@ -97,7 +97,7 @@ class Language:
 
 
 @dataclass
-class Parts:
+class LayerParts:
     """Sizes of tensors, put together by layer and part."""
 
     layers: list[dict[str, int]]

@@ -17,8 +17,8 @@ from loadmaster.serving.llama_options import (
     CACHES,
     MICRO,
     PAD,
-    Layout,
     Options,
+    TensorLayout,
     cache_bytes,
     fixed_bytes,
     gpus_and_host,
@@ -55,7 +55,7 @@ class Forecast:
     """
 
     options: Options
-    layout: Layout
+    layout: TensorLayout
     prefill_ns: tuple[float, float, float]
     token_ns: tuple[float, float, float]
     over_bytes: int
@@ -88,7 +88,7 @@ class Pricing:
         kept = [self.model.layers[i].weight_bytes for i in range(len(self.model.layers) + 1 - options.offloaded)]
         return sum(kept) + sum(self.model.layers[i].weight_bytes for i in options.away)
 
-    def times(self, options: Options, found: Layout, level: int) -> tuple[float, float]:
+    def times(self, options: Options, found: TensorLayout, level: int) -> tuple[float, float]:
         """(prefill, token) in ns, at one level of what kernels reach."""
         totals = []
         for decode in (False, True):

@@ -118,7 +118,7 @@ def read(command: str, model: Language) -> Options:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class TensorLayout:
     """Where llama.cpp puts a model.
 
     Attributes:
@@ -158,7 +158,7 @@ def cache_bytes(layer: Layer, options: Options) -> int:
     return round(cached_tokens(layer, options) * numbers) + layer.state_bytes * options.sequences
 
 
-def layout(model: Language, options: Options, cluster: Cluster) -> Layout:
+def layout(model: Language, options: Options, cluster: Cluster) -> TensorLayout:
     """Where every byte goes. Without a host among the devices, what llama.cpp keeps there is nobody's."""
     gpus, host = gpus_and_host(cluster)
     count, devices = len(model.layers), cluster.num_devices
@@ -181,7 +181,7 @@ def layout(model: Language, options: Options, cluster: Cluster) -> Layout:
         reserve[gpu] = fixed_bytes(cluster, gpu) + (streams if first else 0)
         reserve[gpu] += compute_bytes(model, options, bool(device[-1] == gpu)) if used else 0
     reserve[on_host] += compute_bytes(model, options, bool(device[-1] == on_host))
-    return Layout(ints(device), ints(ffn), *(ints(column[:devices]) for column in (kept, cache, reserve)))
+    return TensorLayout(ints(device), ints(ffn), *(ints(column[:devices]) for column in (kept, cache, reserve)))
 
 
 def fixed_bytes(cluster: Cluster, gpu: int) -> int:

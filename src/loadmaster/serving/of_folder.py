@@ -15,7 +15,7 @@ from typing import Any
 
 from loadmaster.errors import ImportFailed, UnreadableFile
 from loadmaster.importers.safetensors import StoredTensor, read_tensors
-from loadmaster.serving.language import MOST_LAYERS, Language, Parts
+from loadmaster.serving.language import MOST_LAYERS, Language, LayerParts
 
 # Decoders of projections to queries, keys and values, and a feed-forward part of three matrices.
 _USUAL = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "olmo2",
@@ -29,7 +29,7 @@ def of_folder(path: Path) -> Language:
     count = _said(config, path, "num_hidden_layers", "n_layer")
     if not 1 <= count <= MOST_LAYERS:
         raise UnreadableFile(f"the model claims {count} layers", str(path), "is it the model's config.json?")
-    parts, kinds = Parts([{} for _ in range(count)]), dict[str, int]()
+    parts, kinds = LayerParts([{} for _ in range(count)]), dict[str, int]()
     for tensor in tensors:
         layer, part = _folder_part(tensor.name, count)
         kinds[tensor.type] = kinds.get(tensor.type, 0) + tensor.nbytes

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from loadmaster.errors import ImportFailed, UnreadableFile
 from loadmaster.importers.gguf import Gguf
-from loadmaster.serving.language import MOST_LAYERS, Language, Parts
+from loadmaster.serving.language import MOST_LAYERS, Language, LayerParts
 
 # Layers that see all tokens: every so many-th, the last of each run; the first with "dense first". Where the file has
 # no attention.sliding_window_pattern llama.cpp takes these (src/models/*.cpp, load_swa_pattern).
@@ -57,7 +57,7 @@ def of_gguf(header: Gguf, path: str) -> Language:
     count = meta.number("block_count")
     if not 1 <= count <= MOST_LAYERS:
         raise UnreadableFile(f"the file claims {count} layers", str(header.path), "convert the model again")
-    parts, kinds = Parts([{} for _ in range(count)]), dict[str, int]()
+    parts, kinds = LayerParts([{} for _ in range(count)]), dict[str, int]()
     names: list[set[str]] = [set() for _ in range(count)]
     for tensor in header.tensors:
         layer, part = _gguf_part(tensor.name, count, header.path)
