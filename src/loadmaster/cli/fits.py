@@ -53,7 +53,7 @@ def fits(
         found, changes = _served(model, on, serve, weights, cache)
     else:
         _refuse(
-            model, {"--serve": serve, "--weights": weights, "--cache": cache}, "they are for models that are served"
+            model, {"--serve": serve, "--weights": weights, "--cache": cache}, "they are for hf:FOLDER and .gguf files"
         )
         how = words.capture_settings(model, training, optimizer, dtype, batch) | {"assume": assume}
         found, changes = _step(
