@@ -71,7 +71,7 @@ def test_altered_comparisons_are_plotted_or_refused(tmp_path: Path, monkeypatch:
     problem = price(next(generate("layered", 1, seed=0, ops=10)), "2xp100-pcie")
     results = [solve(problem, name, Budget(None, 1)) for name in ("one-device", "heft")]
     document = json.loads(json.dumps(compare_summary(results)))
-    monkeypatch.setattr(plot, "_figure", lambda *given: (MagicMock(), [MagicMock()]))  # drawing takes long
+    monkeypatch.setattr(plot, "blank_figure", lambda *given: MagicMock())  # drawing takes long
     monkeypatch.setattr(plot, "save_figure", lambda *given: None)
     assert answered(plot.plot_methods, tmp_path / "a.png", [document])
     outcomes = [answered(plot.plot_methods, tmp_path / "a.png", [one]) for one in altered(document)]

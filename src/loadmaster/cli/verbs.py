@@ -252,6 +252,11 @@ def plan(
         return
     if choice:
         print(f"on {problem.cluster.name}{choice}")
+    if not verbose:  # with it, the table of methods says so
+        from loadmaster.report.terminal import model_notes
+
+        for note in model_notes(problem.source):
+            print(note)
     reports.tell_report(said, plans.result, verbose)
     if verbose:
         _show_methods(problem, choice, planning.rows(plans, asked), None)

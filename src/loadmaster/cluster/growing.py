@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from loadmaster.cluster.cluster import GIB, Cluster, Device, Link, dense_channels
-from loadmaster.cluster.presets import preset
+from loadmaster.cluster.presets import SINGLE_PRESETS, preset
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph.columns import ints
 
@@ -47,7 +47,9 @@ def with_more(cluster: Cluster, count: int) -> tuple[Cluster, str]:
 
 
 def _is_preset(cluster: Cluster) -> bool:
-    """Whether its name alone gives it back, memory and all."""
+    """Whether its name alone gives it back, memory and all, and can be joined with others."""
+    if cluster.name in SINGLE_PRESETS:
+        return False
     try:
         named = preset(cluster.name)
     except LoadmasterError:

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
+from loadmaster.graph import Graph
 from loadmaster.graph.assumptions import assumptions_of
 from loadmaster.problem import Problem
 from loadmaster.report.certainty import interval, not_told_apart
@@ -108,11 +109,17 @@ def problem_line(problem: Problem, choice: str = "") -> Text:
     views = f" ({problem.num_ops:,} to plan, the rest are views)" if problem.num_ops < source.num_ops else ""
     text = Text.assemble((source.name, "bold"), f": {source.num_ops:,} ops{views}, {source.num_tensors:,} tensors")
     text.append(f"\non {problem.cluster.name}: {devices}{choice}")
-    if guessed := assumptions_of(source):
-        text.append(f"\n{guessed}")
-    if "mode" in source.captured:
-        text.append(f"\ncaptured: {capture_text(source.captured)}")
+    for said in model_notes(source):
+        text.append(f"\n{said}")
     return text
+
+
+def model_notes(source: Graph) -> list[str]:
+    """What a reader must know of a model before its plan: what is assumed of it, and how it was captured."""
+    notes = [str(guessed)] if (guessed := assumptions_of(source)) else []
+    if "mode" in source.captured:
+        notes.append(f"captured: {capture_text(source.captured)}")
+    return notes
 
 
 def capture_text(captured: Mapping[str, Any]) -> str:
