@@ -60,8 +60,12 @@ class Promise:
         self._steps, self._measured_step, self._tightenings, self._largest = 0, 2, 0, 0
         self._said = self._led = False
         self._calls = 0
-        if optimizer is not None:
-            optimizer.register_step_post_hook(_Hook(self))
+        self._hook = None if optimizer is None else optimizer.register_step_post_hook(_Hook(self))
+
+    def end(self) -> None:
+        """Another limit takes its place: steps are its affair no longer."""
+        if self._hook is not None:
+            self._hook.remove()
 
     def look(self, inputs: Iterable[Any]) -> None:
         """Before a graph is compiled: what is resident now, and what the optimizer will still make."""
@@ -185,6 +189,8 @@ def promise_of(limit_bytes: int, device: torch.device, optimizer: torch.optim.Op
         return _without[limit_bytes, str(device)]
     known = _by_optimizer.get(optimizer)
     if known is None or known.limit_bytes != limit_bytes:
+        if known is not None:
+            known.end()
         known = _by_optimizer[optimizer] = Promise(limit_bytes, device, optimizer)
     return known
 

@@ -155,7 +155,7 @@ def test_a_limit_that_cannot_be_kept_is_refused_and_says_what_would_do() -> None
     _, module = twins()
     optimizer = torch.optim.Adam(module.parameters())
     with pytest.raises(Exception, match="give at least") as caught:
-        train(module, under(module, f"{peak // 3}B", optimizer), optimizer)
+        train(module, under(module, f"{peak // 5}B", optimizer), optimizer)
     needed = str(caught.value).partition("give at least ")[2].split(",")[0].split("\n")[0]
     torch._dynamo.reset()
     more = backend.limit_of(needed.replace(" ", "")) + 2**17  # the text is rounded
@@ -268,7 +268,7 @@ def test_inductor_compiles_a_step_that_keeps_its_limit() -> None:
         found.append(train(module, torch.compile(module, **how), optimizer, steps=3))
     assert found[0] == found[1] == found[2]
     known = promise.promise_of(2**40, torch.device("cpu"), optimizer)
-    assert known.predicted_bytes == pytest.approx(known.measured_bytes, rel=0.02)
+    assert known.predicted_bytes == pytest.approx(known.measured_bytes, rel=0.03)
 
 
 def test_a_function_without_weights() -> None:
