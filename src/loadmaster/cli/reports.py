@@ -45,7 +45,11 @@ OnMany = Annotated[
 ]
 OfPolicy = Annotated[
     str | None,
-    typer.Option("--policy", metavar="NAME", help="A learned policy to read: regal, gas or a .safetensors file."),
+    typer.Option(
+        "--policy",
+        metavar="NAME",
+        help="A learned policy to read: regal, gas, go, placeto, hdp, rnn or a .safetensors file of REGAL's.",
+    ),
 ]
 
 
@@ -68,7 +72,8 @@ def explain(
 ) -> None:
     """Explain a saved plan: how good it is, what holds it up, what fills the memory, what to do next.
 
-    With --policy, also what a learned policy says of the model there, what that goes with, and where it is unsure.
+    With --policy, also what a learned policy says of the model there and what its decisions go with: for go, placeto,
+    hdp and rnn the features that moved each, tested by changing them.
     """
     from loadmaster.report.explain import explain as explained
 
@@ -197,6 +202,11 @@ def _plot_plan(out: Path, problem: Problem, saved: Plan, what: str, policy: str)
 
 
 def _summary_of(problem: Problem, saved: Plan, policy: str) -> dict[str, Any]:
+    if policy in ("go", "placeto", "hdp", "rnn"):
+        from loadmaster.papers.explaining import explain_policy
+
+        with stages.status(f"asking {policy}"):
+            return explain_policy(problem, policy)
     from loadmaster.learn.regal2020.summary import summarise_policy
 
     with stages.status(f"reading {policy}"):

@@ -5,7 +5,7 @@ One network decides fusion, placement and schedule of a whole graph at once, and
 decisions into plans (section 3.1), sampling in passes (3.3), the objective (PPO, 3.6), GO-one, zero-shot and
 fine-tuning (4). `go2020_training` trains one network on many graphs. No rule proposes a placement anywhere.
 
-Differs from the paper (docs/papers/go2020.md has the runs): groups of ops decide, at most 64, since single ops scatter
+Differs from the paper (docs/papers/go2020.md has the runs): groups of ops decide, at most 32, since single ops scatter
 neighbours; a device is scored by its features, so any number of unlike devices will do; neighbours before and after are
 pooled apart; the reward of a sample counts against the others of its graph, not against a learned value; PPO clips each
 decision by itself; levels move a group from its place in the critical-path order. Sizes of the network are ours.

@@ -30,7 +30,7 @@ Floats = NDArray[np.float32]
 TASKS = ("fusion", "placement", "schedule")  # in the order in which a pass decides them
 LEVELS = 20  # priorities of fusion and of schedule
 MIDDLE = LEVELS // 2  # of schedule: a group stays where the critical path has it
-SEGMENT = 32  # groups that attend to each other and to the segment before
+SEGMENT = 16  # groups that attend to each other and to the segment before
 NEAR = 5  # columns of a group and a device under the last decisions
 LEANING = 0.5  # at first
 NEVER = -1e9  # the score of a device that cannot run the group
@@ -298,10 +298,10 @@ class GoShape:
         shared: layers of attention that the tasks share.
     """
 
-    hidden: int = 64
+    hidden: int = 32
     sage: int = 2
     shared: int = 2
-    heads: int = 4
+    heads: int = 2
     embedding: bool = True
     attention: bool = True
     modulation: bool = True
@@ -359,18 +359,18 @@ class GoNetwork(nn.Module):
     ) -> GoPass:
         """One pass for so many samples of each graph, which are rows side by side; decisions come from `noise`."""
         row = torch.arange(len(batch.ops), device=batch.ops.device).repeat_interleave(samples)
-        state, device, factor = (each[row] for each in embedded)
-        near = near_of(batch, row, last)
+        (state, factor), device, near = (embedded[0], embedded[2]), embedded[1][row], near_of(batch, row, last)
         if last is not None:
             own = near.gather(2, last.device[:, :, None, None].expand(-1, -1, 1, NEAR))[:, :, 0]
             scaled = torch.stack([last.fusion, last.level], dim=2) / LEVELS
-            state = state + self.before(torch.cat([own, scaled], dim=2))
-        there = batch.there[row]
+            state, factor = state[row] + self.before(torch.cat([own, scaled], dim=2)), factor[row]
+        first = row if last is None else slice(None)  # in the first pass the samples of a graph share these layers
+        there = batch.there if last is None else batch.there[row]
         for layer in self.body:
             state = layer(factor * state, there)  # equation 5: x' = g(c(x0) * x)
+        fusing = (state + self.task["fusion"](factor * state, there))[first]
+        factor, there = factor[first], batch.there[row]
         decides = batch.decides[row]
-
-        fusing = state + self.task["fusion"](factor * state, there)
         fusion, *of_fusion = noise.choose("fusion", self.fusion_head(fusing), decides[:, 0], there, None)
 
         placing = fusing + self.fused(fusion[:, :, None] / LEVELS)

@@ -80,7 +80,8 @@ def sources_of(corpus: str, hold_out: bool = True) -> tuple[str, ...]:
 
 
 def _own(path: Path) -> list[tuple[str, str]]:
-    """(source, name) of graphs in a folder or a file."""
+    """(source, name) of graphs in a file, in a folder of `loadmaster lab corpus` or in one of models."""
+    path = path / "train.jsonl.xz" if (path / "train.jsonl.xz").is_file() else path
     if path.is_dir():
         return [(str(file), file.name) for file in sorted(path.iterdir()) if file.is_file()]
     if not path.is_file():
@@ -207,19 +208,19 @@ class GoTrainingSettings(training.TrainingSettings):
 
     policy: str = "go"
     hold_out: bool = True
-    examples: int = 512
+    examples: int = 384
     tasks: str = "multi"
-    groups: int = 64
-    steps: int = 3_000
-    graphs: int = 24
+    groups: int = 32
+    steps: int = 10_000
+    graphs: int = 8
     samples: int = 16
     epochs: int = 2
-    rate: float = 1e-3
+    rate: float = 1.5e-3
     last_rate: float = 1e-4
     entropy: float = 0.003
-    valid_graphs: int = 32
-    valid_every: int = 100
-    hidden: int = 64
+    valid_graphs: int = 24
+    valid_every: int = 250
+    hidden: int = 32
     embedding: bool = True
     attention: bool = True
     modulation: bool = True
@@ -245,14 +246,9 @@ class GoTrainingSettings(training.TrainingSettings):
 
 @dataclass
 class GoStanding:
-    """Where training stands, besides the weights.
-
-    Attributes:
-        seconds: of all sittings so far.
-    """
+    """Where training stands, besides the weights."""
 
     step: int = 0
-    seconds: float = 0.0
     best: float = float("inf")
     results: dict[str, float] = field(default_factory=dict)
 

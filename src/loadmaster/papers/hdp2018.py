@@ -198,7 +198,7 @@ def policy_of(problem: Problem, hdp: Hdp, seed: int) -> HdpPolicy:
 # ---------------------------------------------------------------- objective and training: section 2.1
 
 
-def learn(hdp: Hdp, search: Search) -> None:
+def learn(hdp: Hdp, search: Search) -> HdpPolicy:
     """Policy gradient until the budget is spent; the search keeps the best placement that was measured.
 
     The gradient of J is the mean over samples of (R - B) · gradient of [log p(groups) + log p(devices | groups)], with
@@ -217,3 +217,4 @@ def learn(hdp: Hdp, search: Search) -> None:
         follow(adam, gained - baseline, policy.log_prob(drawn))
         baseline = BASELINE * baseline + (1 - BASELINE) * mean
         step += 1
+    return policy

@@ -192,7 +192,7 @@ class Go:
     rate: float = 1e-3
     epochs: int = 2
     entropy: float = 0.003
-    groups: int = 64
+    groups: int = 32
     embedding: bool = True
     attention: bool = True
     modulation: bool = True

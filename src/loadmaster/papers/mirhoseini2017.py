@@ -12,7 +12,7 @@ controller, since a simulator needs no crew of them: effects not measured. Sizes
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -156,8 +156,8 @@ def policy_of(problem: Problem, label: Ints, rnn: Rnn, seed: int) -> RnnPolicy |
 # ---------------------------------------------------------------- objective and training: section 3.1
 
 
-def learn(rnn: Rnn, search: Search) -> None:
-    """REINFORCE until the budget is spent; the search keeps the best placement that was measured.
+def learn(rnn: Rnn, search: Search) -> tuple[Any, Ints]:
+    """REINFORCE until the budget is spent; the search keeps the best placement that was measured. (policy, groups).
 
     Equation 2: the gradient of J is the mean over K placements P of (sqrt(time of P) - B) · gradient of log p(P).
     """
@@ -179,6 +179,7 @@ def learn(rnn: Rnn, search: Search) -> None:
         baseline = BASELINE * baseline + (1 - BASELINE) * float(gained.mean())
         follow(adam, advantage, picked(policy.log_chances(device), device))
         step += 1
+    return policy, label
 
 
 def follow(adam: Adam, advantage: NDArray[np.float64], log_prob: Tensor) -> None:

@@ -86,6 +86,7 @@ class TrainingRun:
         self.adam = torch.optim.Adam(self.network.parameters(), lr=rate)
         self.average: nn.Module | None = None  # of the weights of late, where a run keeps one
         self.rows: list[dict[str, Any]] = []
+        self.earlier = 0.0  # seconds of the sittings before this one
         self.saved = time.monotonic()
         self.out.mkdir(parents=True, exist_ok=True)
 
@@ -110,7 +111,7 @@ class TrainingRun:
     def note(self, **values: float) -> None:
         """A row of the curves; in place of the one that noted the same of this step, before a run went on or ended."""
         known = {name: getattr(self.state, name) for name in ("phase", "step") if hasattr(self.state, name)}
-        row = {**known, "seconds": round(time.monotonic() - self.begun, 1)}
+        row = {**known, "seconds": round(self.earlier + time.monotonic() - self.begun, 1)}
         row |= {name: round(value, 5) for name, value in values.items()}
         at = len(self.rows)
         while known and at and all(self.rows[at - 1].get(name) == value for name, value in known.items()):
@@ -166,6 +167,7 @@ class TrainingRun:
                 held.setdefault(int(index), {})[part] = tensor
         self.adam.load_state_dict({**self.adam.state_dict(), "state": held})
         self.state, self.rows = type(self.state)(**known["state"]), known["rows"]
+        self.earlier = max((row["seconds"] for row in self.rows), default=0.0)
 
     @property
     def weights(self) -> Path:
@@ -188,7 +190,7 @@ class TrainingRun:
             "curves": "curves.csv",
             "hardware": f"{hardware}, {os.cpu_count()} cores, torch {torch.__version__}",
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
-            "seconds": round(time.monotonic() - self.begun),
+            "seconds": round(self.earlier + time.monotonic() - self.begun),
             **facts,
         }
         write_text(self.out / "card.json", json.dumps(card, indent=1) + "\n")

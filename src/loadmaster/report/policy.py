@@ -34,7 +34,35 @@ MOST_DOUBTS = 8  # the heaviest; more are no help to a reader
 
 def policy_text(said: Mapping[str, Any]) -> str:
     """What a policy says of a problem, for a terminal."""
-    return section_text(policy_section(said)) + "\n"
+    section = reasons_section(said) if "reasons" in said else policy_section(said)
+    return section_text(section) + "\n"
+
+
+def reasons_section(said: Mapping[str, Any]) -> Section:
+    """Why a policy puts groups of ops where it does, from `papers.explaining`: what moved each decision, and a test."""
+    each = ", ".join(f"{name} {count:,}" for name, count in zip(said["devices"], said["ops"], strict=True))
+    told = [f"Ops on each device: {each}."]
+    if not said["tested"]:
+        told.append("It puts all ops alike: no feature of one moves its decision.")
+        return Section(f"Why {said['policy']} decides so", tuple(told), ())
+    told.append(
+        f"Changing what is named moves the decision of {said['held']} of {said['tested']} groups, with features of a "
+        "group that was not asked before."
+    )
+    head = ("group of", "ops", "device", "because of its", "with another's")
+    rows = tuple(
+        (
+            reason["op"],
+            f"{reason['ops']:,}",
+            reason["device"],
+            ", ".join(reason["because"]) or "none of its features",
+            reason["instead"] if reason["holds"] else "stays",
+        )
+        for reason in said["reasons"][:MOST_DOUBTS]
+    )
+    return Section(
+        f"Why {said['policy']} decides so", tuple(told), (Grid("The longest first", head, rows, frozenset((1,))),)
+    )
 
 
 def policy_section(said: Mapping[str, Any]) -> Section:
