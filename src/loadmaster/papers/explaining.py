@@ -48,7 +48,7 @@ class ReadPolicy:
 
 
 @dataclass(frozen=True)
-class Reason:
+class MovedDecision:
     """Why a group is where it is.
 
     Attributes:
@@ -78,7 +78,7 @@ def explain_policy(problem: Problem, name: str, seed: int = 0) -> dict[str, Any]
     return {**told, "ops": counts, "reasons": [asdict(each) for each in reasons], "tested": len(reasons), "held": held}
 
 
-def _reasons(problem: Problem, read: ReadPolicy, rng: np.random.Generator) -> Iterator[Reason]:
+def _reasons(problem: Problem, read: ReadPolicy, rng: np.random.Generator) -> Iterator[MovedDecision]:
     time = np.bincount(read.label, problem.best_ns, len(read.device))
     there = np.bincount(read.label, minlength=len(read.device)) > 0
     for group in np.argsort(-time, kind="stable")[: ASKED + int((~there).sum())].tolist():
@@ -91,7 +91,7 @@ def _reasons(problem: Problem, read: ReadPolicy, rng: np.random.Generator) -> It
         moved = int(read.scores(group, [change])[0].argmax()) if because else int(read.device[group])
         members = np.flatnonzero(read.label == group)
         names = problem.cluster.device_names
-        yield Reason(
+        yield MovedDecision(
             op=problem.graph.op_name[int(members[problem.best_ns[members].argmax()])],
             ops=len(members),
             device=names[int(read.device[group])],

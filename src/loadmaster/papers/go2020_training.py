@@ -191,11 +191,10 @@ def _alone() -> None:
 
 @dataclass(frozen=True)
 class GoTrainingSettings(training.TrainingSettings):
-    """How to train.
+    """How to train. The corpus is zoo (without the families of GO's workloads), generated, a folder of graphs or a
+    .jsonl.xz file of one graph a line; several with commas.
 
     Attributes:
-        corpus: zoo (without the families of GO's workloads), generated, a folder of graphs or a .jsonl.xz file of one
-            graph a line; several with commas.
         hold_out: leave out the families of GO's workloads.
         examples: graphs on clusters that are drawn from the corpus and come back.
         tasks: multi: sets of all three are drawn; else one set for all, such as [placement].
@@ -356,8 +355,8 @@ def train(settings: GoTrainingSettings) -> Path:
         run.resume()
         run.learn()
         run.save()
-        graphs = sorted(set(run.sources))
-        run.card(corpus=graphs if len(graphs) < 100 else len(graphs), steps=run.state.step, results=run.state.results)
+        graphs = sorted({source.rpartition("/")[2] if "#" in source else source for source in run.sources})
+        run.card(corpus=graphs, steps=run.state.step, results=run.state.results)
     return run.weights
 
 
