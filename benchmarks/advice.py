@@ -37,6 +37,8 @@ MAY_CHANGE = {
     "auto": {"--method"},
     "longer": {"--seconds"},
     "split": {"--split", "--seconds"},
+    "allowed": {"--recompute", "--offload"},
+    "batch": {"--batch"},
     "fused": {"--fusion"},
     "pipeline": {"--microbatches"},
     "replicated": {"--replicate"},

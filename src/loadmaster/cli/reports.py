@@ -18,6 +18,7 @@ from loadmaster.errors import InvalidSetting, LoadmasterError, printable
 
 if TYPE_CHECKING:
     from loadmaster.cluster import Cluster
+    from loadmaster.cost import CostModel
     from loadmaster.graph import Graph
     from loadmaster.plans import Plan
     from loadmaster.problem import Problem
@@ -242,9 +243,23 @@ def read_plan(
             if model is not None
             else _graph_of(head, path)
         )
-        problem = price(graph, cluster, objective=goal, memory_limit=memory_limit)
+        limit, cost = _as_asked(head, graph, cluster)
+        problem = price(graph, cluster, objective=goal, memory_limit=memory_limit or limit, cost=cost)
     check(saved, problem)
     return problem, saved, others
+
+
+def _as_asked(head: dict[str, Any], graph: Graph, cluster: Cluster) -> tuple[int | None, CostModel | None]:
+    """The memory limit and the costs that the plan was made with. Files of costs that it names are not read."""
+    from loadmaster.pipelines.pipelined import pipelined_of
+    from loadmaster.search import Invocation
+
+    asked = Invocation.from_json(head.get("asked"))
+    if asked is None:
+        return None, None
+    calibrated = asked["--costs"] == "calibrated" and pipelined_of(graph.captured) is None
+    cost = words.costs_of("calibrated", graph, cluster) if calibrated else None
+    return words.size_of(asked["--memory-limit"]), cost
 
 
 def _graph_of(head: dict[str, Any], path: Path) -> Graph:

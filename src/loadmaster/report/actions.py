@@ -29,7 +29,8 @@ from loadmaster.passes.splitting import sharded_of, splits_of
 from loadmaster.pipelines.pipelined import pipelined_of
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.report.units import time_text, value_text
+from loadmaster.report.remedies import rows_of_inputs
+from loadmaster.report.units import time_text
 from loadmaster.search import Budget, Invocation, Result, Start, solve
 from loadmaster.search.warming import warm_up
 
@@ -41,6 +42,8 @@ LONGER = 3  # times the budget
 MICROBATCHES = 4
 # What trials take beside their search, an op.
 SPLIT_NS, PIPELINE_NS, PRICE_NS, PIPELINE_S = 120_000, 120_000, 60_000, 0.7
+CAPTURE_NS, CAPTURE_S = 2_000_000, 0.3
+MADE_TO_FIT = "recompute"  # the method that makes ops run again, and sends tensors away
 # With these a search is of another kind, whose trials are not made here.
 APART = frozenset(["--granularity", "--for", "--ray", "--mode", "--serve", "--sweep", "--like"])
 
@@ -50,7 +53,7 @@ class Action:
     """One thing to do.
 
     Attributes:
-        kind: longer, method, split, microbatches, replicate, fusion, devices, fewer, host or batch.
+        kind: longer, auto, split, pipeline, replicated, fused, allowed, batch, host, more-devices or fewer.
         what: in a phrase.
         command: to type.
         before, after: of the goal, of this plan and of the one that the trial found; where a step becomes several
@@ -71,9 +74,12 @@ class Action:
 
     def text(self, shown: Callable[[float], str]) -> str:
         """In a sentence."""
+        takes = f"takes {time_text(1e9 * self.seconds)}"
+        if self.gain == 1 and self.after:
+            return f"{self.what}: it fits then, at {shown(self.after)}; {takes}."
         share = f"{100 * abs(self.gain):.0f} % {'less' if self.gain > 0 else 'more'}" if abs(self.gain) >= WORTH else ""
         change = f"{shown(self.after)} instead of {shown(self.before)}" + (f", {share}" if share else "")
-        return f"{self.what}: {change}; takes {time_text(1e9 * self.seconds)}."
+        return f"{self.what}: {change}; {takes}."
 
 
 @dataclass(frozen=True)
@@ -208,8 +214,12 @@ def _candidates(result: Result) -> Iterator[Candidate]:
     if whole and again.named:
         yield again.method()
     of_model = not {name for name, _ in asked.options} & APART and again.reprices
+    if whole and not result.fits:
+        yield from again.allowed()
     if of_model and not result.fits and not has_host(result.problem.cluster):
         yield from again.host()
+    if of_model and whole and result.problem.objective.of_step:
+        yield from again.batch()
     if of_model and result.problem.num_devices > 1 and result.problem.objective.of_step:
         if result.fits:
             yield from again.pipelines()
@@ -244,13 +254,17 @@ class _Rerun:
         """The model as it was loaded, before it was split or made a pipeline."""
         if self.whole_plan:
             return self.problem.source
+        return self.loaded(self.asked["--batch"])
+
+    def loaded(self, batch: str | None) -> Graph:
+        """The model with so many rows."""
         from loadmaster.importers import load
 
         given: dict[str, Any] = {} if self.asked["--infer"] is None else {"training": False}
-        known = {"optimizer": self.asked["--optimizer"], "dtype": self.asked["--dtype"], "batch": self.asked["--batch"]}
+        known = {"optimizer": self.asked["--optimizer"], "dtype": self.asked["--dtype"]}
         given |= {name: value for name, value in known.items() if value is not None}
-        if "batch" in given:
-            given["batch"] = int(given["batch"])
+        if batch is not None:
+            given["batch"] = int(batch)
         return load(self.asked.model, gpu=self.problem.cluster.has_gpu, **given)
 
     def priced(self, graph: Graph | None = None, cluster: Cluster | None = None) -> Problem:
@@ -344,6 +358,31 @@ class _Rerun:
         found = plan_pipeline(self.priced(), microbatches, budget, self.result.seed, replicate=replicate).result
         return Trial(found.value * counted / microbatches, found.timeline.over_bytes)
 
+    def allowed(self) -> Iterator[Candidate]:
+        """What was refused, where nothing fits without it."""
+        refused = [name for name in ("--recompute", "--offload") if self.asked[name] == "none"]
+        run = lambda budget: self.solved(self.problem, MADE_TO_FIT, budget)  # noqa: E731
+        if refused:
+            what = f"Do without {' and '.join(f'{name} none' for name in refused)}"
+            yield Candidate("allowed", what, dict.fromkeys(refused), run, weight=6)
+
+    def batch(self) -> Iterator[Candidate]:
+        """Of a module that can be captured again: twice the rows where memory is left, half where it lacks. What is
+        compared is the time of the rows there were."""
+        rows = rows_of_inputs(self.model)
+        other = 2 * rows if self.result.fits else rows // 2
+        crowded = (2 * self.result.timeline.peak_bytes > self.problem.memory_bytes).any()
+        if not is_callable(self.asked.model) or other < 1 or (self.result.fits and crowded):
+            return
+
+        def run(budget: Budget) -> Trial:
+            found = self.solved(self.priced(self.loaded(str(other))), self.spec(), budget)
+            return Trial(found.value * rows / other, found.over_bytes)
+
+        what = f"Take a batch of {other}, not {rows} (time of {rows})"
+        least = CAPTURE_S + CAPTURE_NS * self.problem.num_ops / 1e9
+        yield Candidate("batch", what, {"--batch": str(other)}, run, least)
+
     def host(self) -> Iterator[Candidate]:
         cluster, command = with_host(self.problem.cluster)
         yield from self._on(cluster, command, "host", "Let tensors wait in the memory of a host")
@@ -392,21 +431,23 @@ def _moved(plan: Plan | None, problem: Problem) -> Plan | None:
     return Plan.of(problem, place, plan.rank, plan.kernel)
 
 
+def is_callable(model: str) -> bool:
+    """package.module:callable, which builds a torch module."""
+    return bool(re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", model)) and not model.startswith("zoo:")
+
+
 def uses(result: Result, saved: str | None) -> Sequence[str]:
     """How to put a plan to use: commands that fit what the model is. `saved`: its file."""
     asked = result.asked
-    if asked is None:
+    if asked is None or not result.fits:
         return ()
     if saved is None:
         return (asked.command({"--save": _new_name("best", Path())}),)
     model = asked.model
-    if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", model) and not model.startswith("zoo:"):
+    if asked["--for"] is not None:
+        return (f"loadmaster export {saved} --to {asked['--for']}",)
+    if is_callable(model):
         return (f"loadmaster run {model} --plan {saved}",)
     if model.endswith((".onnx", ".tflite")):
         return (f"loadmaster run {model} --plan {saved} --out ordered{Path(model).suffix}",)
     return (f"loadmaster explain {saved} --report page.html",)
-
-
-def goal_text(result: Result) -> Callable[[float], str]:
-    """How values of its goal are written."""
-    return value_text(result.problem.objective)

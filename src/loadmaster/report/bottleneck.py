@@ -70,7 +70,7 @@ def bottleneck(
     if name == "transfers":
         lines.insert(0, lines.pop())
     if path.queue_ns > WORTH * step:
-        what = f"For {percent(path.queue_ns, step)} of it ready work waits for a busy device or link."
+        what = f"For {percent(path.queue_ns, step)} of the critical path, ready work waits for a busy device or link."
         lines.append(Sentence(what, "op", tuple(piece.index for piece in queued if piece.kind == "op")))
     best = max(ifs, key=lambda row: row.gain, default=None)
     if best is not None and best.gain > WORTH * step:
@@ -108,11 +108,12 @@ def _idle(schedule: Schedule, path: CriticalPath) -> list[Sentence]:
     names = schedule.problem.cluster.device_names
     lazy = int(idle.argmax())
     mean = percent(float(idle.sum()), schedule.step_ns * schedule.num_devices)
-    text = f"Devices are idle {mean} of the step; most of all {names[lazy]}: {time_text(int(idle[lazy]))}."
+    text = f"Devices are idle {mean} of the step, most of all {names[lazy]}: {time_text(int(idle[lazy]))}."
     return [Sentence(text, "device", (lazy,))]
 
 
 def _transfers(path: CriticalPath, sends: list[Piece], wires: tuple[WireLoad, ...], step: int) -> Sentence:
     busiest = wires[0]
-    text = f"Transfers are {percent(path.transfer_ns, step)}; {busiest.name} is busy {percent(busiest.busy_ns, step)}."
+    busy = f"the busiest link, {busiest.name}, is busy for {percent(busiest.busy_ns, step)} of the step"
+    text = f"Transfers are {percent(path.transfer_ns, step)} of the critical path; {busy}."
     return Sentence(text, "send", tuple(piece.index for piece in sends))

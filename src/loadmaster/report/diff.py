@@ -3,12 +3,14 @@
 A step is the sum of the pieces of its critical path, so two steps differ by what each module has on the two paths; a
 peak is the sum of what is alive then. Both are grouped by module, folded to at most six, the largest difference first.
 Ops are matched by the modules they come from: plans of one model compare whether they split ops, fuse them or are for
-other batches and clusters; steps of several microbatches count for each.
+other batches and clusters. Stages of a pipeline have no modules: against one, ops are matched by their pass, and steps
+of several microbatches count for each.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,10 +19,12 @@ import numpy as np
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph import INPUT
 from loadmaster.passes.splitting import sharded_of, splits_of
+from loadmaster.pipelines.microbatches import parse_action
 from loadmaster.pipelines.pipelined import pipelined_of
+from loadmaster.pipelines.stages import BACKWARD, WEIGHT, phases_of
 from loadmaster.problem.objective import Objective
 from loadmaster.report.critical import critical_path
-from loadmaster.report.drawing import drawing_of, svg
+from loadmaster.report.drawing import PHASES, drawing_of, is_pipeline, svg
 from loadmaster.report.grids import percent, signed
 from loadmaster.report.memory import peaks
 from loadmaster.report.modules import Path, folded, paths_of
@@ -31,6 +35,7 @@ from loadmaster.search import Result
 MOST_LINES = 6
 COLUMNS = 360  # of the overlay
 PARTS = ("computing", "sending", "launching")
+LEAST = 0.01  # of all changes: a line for less says nothing
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class Change:
     Attributes:
         name: module path, folded.
         before, after: on the critical path in ns, or at the peak in bytes.
-        parts: what changed most in it: computing or sending, or a role of tensors.
+        part: what changed most in it: computing or sending, or a role of tensors.
     """
 
     name: str
@@ -89,20 +94,22 @@ class Difference:
         share = percent(abs(self.worth), self.before)
         first, second = self.plans
         change = f"{self._shown(self.before)} ({first}) to {self._shown(self.after)} ({second})"
-        return f"{what} goes from {change}: {share} {better}." if self.worth else f"{what} takes the same: {change}."
+        if not self.worth:
+            return f"{what} takes the same: {change}."
+        return f"{what} goes from {change}: {share} {better}. {self._basis()}"
 
     def lines(self) -> list[str]:
-        """A line for each change."""
-        found = []
-        for change in self.changes:
-            share = f", {percent(change.worth, self.worth)} of the difference" if self.worth else ""
+        """A line for each change that is not too small to matter."""
+        found, least = [], LEAST * sum(abs(change.worth) for change in self.changes)
+        for change in (change for change in self.changes if abs(change.worth) > least):
             times = f"{self._shown(change.before)} to {self._shown(change.after)}"
-            said = signed(change.worth, self._shown)
-            found.append(f"{change.name}: {said} ({times} {self._where()}{share}; most of it {change.part}).")
+            found.append(f"{signed(change.worth, self._shown)} {change.name}: {times}, most of it {change.part}")
         return found
 
-    def _where(self) -> str:
-        return "at the peak" if self.objective.of_memory else "of the critical path"
+    def _basis(self) -> str:
+        where = "at the peaks" if self.objective.of_memory else "on the critical paths"
+        by_pass = any(pipelined_of(result.problem.source.captured) is not None for result in self.results)
+        return f"Of that, {where} by {'pass' if by_pass else 'module'}:"
 
     def text(self) -> str:
         """In words."""
@@ -110,12 +117,14 @@ class Difference:
 
     def overlay(self) -> str:
         """The two steps one above the other on one axis, as SVG."""
-        drawings = [drawing_of(_schedule(result), COLUMNS) for result in self.results]
+        second = _schedule(self.results[1])
+        drawings = [drawing_of(_schedule(self.results[0]), COLUMNS, second), drawing_of(second, COLUMNS)]
         longest = max(drawing.step_ns for drawing in drawings)
         parts = []
         for drawing, plan in zip(drawings, self.plans, strict=True):
-            width = max(240, round(900 * drawing.step_ns / max(1, longest)))
-            parts.append(f"<h3>{plan}</h3>{svg(drawing, width)}")
+            width = max(240, round(1100 * drawing.step_ns / max(1, longest)))
+            known = drawing is drawings[0] and drawing.names == drawings[1].names
+            parts.append(f"<h3>{plan}</h3>{svg(drawing, width, legend=not known)}")
         return "".join(parts)
 
     def to_json(self) -> dict[str, Any]:
@@ -145,7 +154,9 @@ def diff(before: Result, after: Result) -> Difference:
             fix = "give Results: of plan, solve, or loadmaster.report.explain.replayed(problem, plan)"
             raise InvalidSetting.instead_of("result", given, f"diff: {name}", fix)
     memory = after.problem.objective.of_memory
-    tables = [_at_peak(_schedule(result)) if memory else _on_path(_schedule(result)) for result in (before, after)]
+    schedules = [_schedule(result) for result in (before, after)]
+    where = _passes if any(map(is_pipeline, schedules)) else _modules
+    tables = [_at_peak(schedule) if memory else _on_path(schedule, where(schedule)) for schedule in schedules]
     counts, per = _counts(before, after, memory)
     scaled = [
         {key: nbytes / count for key, nbytes in table.items()} for table, count in zip(tables, counts, strict=True)
@@ -163,9 +174,22 @@ def _schedule(result: Result) -> Schedule:
 Table = dict[tuple[Path, str], float]
 
 
-def _on_path(schedule: Schedule) -> Table:
+def _modules(schedule: Schedule) -> list[Path]:
+    """[kernels] where each stands."""
+    return paths_of(schedule.problem.graph)
+
+
+def _passes(schedule: Schedule) -> list[Path]:
+    """[kernels] forward pass, backward pass or update."""
+    if not is_pipeline(schedule):
+        return [(PHASES[phase],) for phase in phases_of(schedule.problem).tolist()]
+    phases = [parse_action(name).phase for name in schedule.problem.graph.op_name]
+    return [(PHASES[BACKWARD if phase == WEIGHT else phase],) for phase in phases]
+
+
+def _on_path(schedule: Schedule, where: Sequence[Path]) -> Table:
     """(module, part) -> ns of the critical path."""
-    path, where = critical_path(schedule), paths_of(schedule.problem.graph)
+    path = critical_path(schedule)
     found: Table = defaultdict(float)
     for piece in path.pieces:
         kernel = piece.index if piece.kind == "op" else int(schedule.maker[schedule.send_tensor[piece.index]])

@@ -23,7 +23,7 @@ from loadmaster.errors import InvalidSetting
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.pipelines.microbatches import parse_action
 from loadmaster.pipelines.stages import BACKWARD, FORWARD, REDUCE, UPDATE, WEIGHT
-from loadmaster.report.modules import COLOURS, MOST_MODULES, colour_of, coloured, module_labels
+from loadmaster.report.modules import COLOURS, MOST_MODULES, colour_of, coloured, module_labels, paths_of
 from loadmaster.report.occupancy import wire_name
 from loadmaster.report.plot import WIDTH_IN, blank_figure, save_figure
 from loadmaster.report.schedule import Schedule
@@ -133,19 +133,24 @@ def is_pipeline(schedule: Schedule) -> bool:
     return bool(schedule.problem.num_ops) and all(kind.startswith("stage.") for kind in schedule.problem.graph.kind)
 
 
-def numbered(schedule: Schedule) -> tuple[Ints, tuple[str, ...]]:
-    """([kernels] number of its module or phase, names): what has a colour of its own."""
+def numbered(schedule: Schedule, like: Schedule | None = None) -> tuple[Ints, tuple[str, ...]]:
+    """([kernels] number of its module or phase, names): what has a colour of its own. `like`: another plan of the
+    model, whose modules have the same colours."""
     if is_pipeline(schedule):
         phases = [parse_action(name).phase for name in schedule.problem.graph.op_name]
         used = [phase for phase in PHASES if phase in phases]
         return ints([used.index(phase) for phase in phases]), tuple(PHASES[phase] for phase in used)
+    if like is not None and not is_pipeline(like):
+        known, theirs = numbered(like)
+        number_of = dict(zip(paths_of(like.problem.graph), known.tolist(), strict=True))
+        return ints([number_of.get(path, len(theirs)) for path in paths_of(schedule.problem.graph)]), theirs
     number, names = coloured(module_labels(schedule, MOST_MODULES), schedule.end_ns - schedule.start_ns)
     return number, tuple(names)
 
 
-def drawing_of(schedule: Schedule, columns: int) -> Drawing:
-    """The lanes of a step."""
-    number, names = numbered(schedule)
+def drawing_of(schedule: Schedule, columns: int, like: Schedule | None = None) -> Drawing:
+    """The lanes of a step. `like`: another plan of the model, whose modules have the same colours."""
+    number, names = numbered(schedule, like)
     shown, step = min(schedule.num_devices, MOST_DEVICES), schedule.step_ns
     when = (schedule.device, schedule.start_ns, schedule.end_ns)
     work = cells(*when, number, shown, step, columns)
@@ -267,13 +272,13 @@ def _bars(shares: NDArray[np.float64], plain: bool) -> str:
 # As SVG, without script
 
 
-def svg(drawing: Drawing, width: int = 900, lane: int = 22, memory: int = 14) -> str:
+def svg(drawing: Drawing, width: int = 900, lane: int = 22, memory: int = 14, legend: bool = True) -> str:
     """Bars of each device, and under them what it holds; as wide as the page lets it."""
     margin = min(180, 12 + 7 * max(len(one.title) for one in drawing.lanes))
     scale = (width - margin) / max(1, len(drawing.lanes[0].main))
     parts, top = [_patterns()], 0
     for one in drawing.lanes:
-        tall = lane if one.held is not None else lane // 2
+        tall = lane if one.held is not None else 14
         parts.append(f"<text x='0' y='{top + tall - 7}'>{escape(one.title[:24])}</text>")
         parts += _runs(one, top, tall, margin, scale)
         top += tall
@@ -286,7 +291,7 @@ def svg(drawing: Drawing, width: int = 900, lane: int = 22, memory: int = 14) ->
     label = f"timeline of {len(drawing.devices)} devices"
     return (
         f"<svg viewBox='0 0 {width} {top + 16}' width='{width}' style='{style}' role='img' "
-        f"aria-label='{label}'>{''.join(parts)}{axis}</svg>{_legend(drawing)}"
+        f"aria-label='{label}'>{''.join(parts)}{axis}</svg>{_legend(drawing) if legend else ''}"
     )
 
 

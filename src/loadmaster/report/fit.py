@@ -56,7 +56,7 @@ def _advice(result: Result, device: str, over: int, memory_limit: int | None) ->
         need = int(result.timeline.peak_bytes.max())
         give = f"raise --memory-limit from {size_text(memory_limit)} to {size_text(need)} ({need} bytes)"
     wider = _wider(problem)
-    if (hopeless := _hopeless(problem, result.plan.added is not None)) is not None:
+    if (hopeless := _hopeless(problem)) is not None:
         return f"no plan can fit on these devices ({hopeless}): {give}{wider}"
     other = "more --seconds" if problem.objective.of_memory else "--objective peak-memory"
     return f"{give}{wider}, or try {other}"
@@ -76,9 +76,10 @@ def _wider(problem: Problem) -> str:
     return ""
 
 
-def _hopeless(problem: Problem, adding: bool) -> str | None:
-    """Why no plan at all fits, whatever it fuses, when that can be proved; `adding`: nor one that adds ops."""
-    bound = peak_bound(problem, fusing=sharing_of(problem), adding=adding)
+def _hopeless(problem: Problem) -> str | None:
+    """Why no plan at all fits, whatever it fuses, makes again or keeps elsewhere, when that can be proved."""
+    base = problem if problem.expansion is None else problem.expansion.base
+    bound = peak_bound(base, fusing=sharing_of(base), adding=True)
     if bound <= int(problem.memory_bytes.max()):
         return None
     return f"one of them must hold at least {size_text(bound)}"

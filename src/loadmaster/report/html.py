@@ -61,6 +61,7 @@ def report_page(
         "STYLE": _part("page.css"),
         "BASIS": escape(f"Planned by {found.method}. {found.verdict.basis}"),
         "FIGURES": _figures(result, found),
+        "BOUNDS": _bars(found.verdict.bounds, shown_by(found)),
         "ANSWERS": _answers(found, said, pointing),
         "TABS": "".join(_tab(*tab) for tab in [*TABS.items(), *([("compare", "Compare")] if difference else [])]),
         "MODULES": _modules(schedule),
@@ -99,26 +100,28 @@ def _figures(result: Result, found: Report) -> str:
         rows.append(("Speed-up", f"{verdict.speed_up:.2f}x", "over one device"))
     most = found.peaks[fullest(found.peaks)]
     over = verdict.over_bytes
-    fit = f"{percent(most.peak_bytes, most.limit_bytes)} of {most.device}" if not over else f"{size_text(over)} over"
+    full = f"{most.device} is {percent(most.peak_bytes, most.limit_bytes)} full"
+    fit = full if not over else f"{size_text(over)} over"
     figures = "".join(figure_html(*row, over=False) for row in rows)
-    figures += figure_html("Fits", "no" if over else "yes", fit, over=bool(over))
-    words = escape(verdict.bounds.words(shown).rstrip("."))
-    bar = _bar(verdict.bounds, shown)
-    return f"{figures}<div class=figure><dt>From the best</dt><dd>{bar}</dd><dd class=note>{words}</dd></div>"
+    return figures + figure_html("Fits", "no" if over else "yes", fit, over=bool(over))
 
 
-def _bar(bounds: Bounds, shown: Callable[[float], str]) -> str:
-    """Any plan, these choices, this plan: three bars from nothing to the value."""
-    rows = [("any", bounds.any_plan.value), ("choices", bounds.choices.value), ("yours", bounds.value)]
-    said = (
-        f"any plan at least {shown(rows[0][1])}, these choices at least {shown(rows[1][1])}, yours {shown(rows[2][1])}"
-    )
-    scale = 180 / max(1, bounds.value)
-    # Wide to narrow, each over the one before it.
-    bars = "".join(f"<rect class={name} width={value * scale:.1f} height=10 />" for name, value in reversed(rows))
-    return (
-        f"<svg class=bound viewBox='0 0 180 10' width=180 height=10 role=img aria-label='{escape(said)}'>{bars}</svg>"
-    )
+def _bars(bounds: Bounds, shown: Callable[[float], str]) -> str:
+    """This plan, the best there may be of its class, and of the widest: bars from nothing to its value, and words."""
+    if not bounds.fits:
+        return ""
+    rows = [("this plan", shown(bounds.value), bounds.value)]
+    for noun, bound in dict(zip(bounds.nouns, (bounds.choices, bounds.any_plan), strict=True)).items():
+        if bound.value:
+            rows.append((f"best {noun}", f"≥ {shown(bound.value)}", bound.value))
+    cells = []
+    for name, value, length in rows:
+        wide = 96 * length / max(1, bounds.value)
+        kind = " class=yours" if name == "this plan" else ""
+        bar = f"<svg role=presentation><rect{kind} width={wide:.1f} height=8 /></svg>"
+        cells.append(f"<span>{escape(name)}</span>{bar}<span>{escape(value)}</span>")
+    words = escape(bounds.words(shown).rstrip("."))
+    return f"<div class=best><div class=bounds>{''.join(cells)}</div><p class=hint>{words}</p></div>"
 
 
 def figure_html(name: str, value: str, note: str, *, over: bool) -> str:
@@ -141,8 +144,9 @@ def _answers(
         steps = "".join(_action(action, found) for action in actions)
         steps = f"<ol>{steps}</ol>" if steps else ""
         uses = ""
-        if title == "Next" and found.uses:
-            codes = "".join(f"<code>{escape(command)}</code>" for command in found.uses)
+        commands = [command for command in found.uses if "--report" not in command]  # this page is one
+        if title == "Next" and commands:
+            codes = "".join(f"<code>{escape(command)}</code>" for command in commands)
             uses = f"<p class=hint>Put it to use:</p>{codes}"
         parts.append(f"<section class=answer id={title.lower()}><h2>{title}</h2>{lines}{steps}{uses}</section>")
     return "".join(parts)

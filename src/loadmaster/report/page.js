@@ -16,6 +16,7 @@ class Page {
     this.timeline = new Timeline(data, find("lanes"), (what) => this.tell(what));
     this.matches = [];
     this.setLegend();
+    this.setMarks();
     this.setButtons();
     this.setAnswers();
     this.setTabs();
@@ -30,7 +31,6 @@ class Page {
   get graph() {
     if (!this.folded) {
       this.folded = new Folded(this.data, this.find("canvas"), (op) => this.go("op", op));
-      this.find("colours").replaceChildren(...this.data.devices.map((name, at) => element("span", {}, swatch(at), element("i", {}, name))));
     }
     return this.folded;
   }
@@ -43,7 +43,7 @@ class Page {
     place.hidden = what === null;
     if (what === null) return;
     const back = element("button", { type: "button", id: "back", onclick: () => this.timeline.select(null) }, "← Answers");
-    place.replaceChildren(back, ...{ op: (at) => this.opDetails(at), send: (at) => this.sendDetails(at), peak: (at) => this.peakDetails(at) }[what.kind](what.index));
+    place.replaceChildren(element("h2", { class: "hidden" }, "Selected"), back, ...{ op: (at) => this.opDetails(at), send: (at) => this.sendDetails(at), peak: (at) => this.peakDetails(at) }[what.kind](what.index));
   }
 
   go(kind, index) {
@@ -84,10 +84,10 @@ class Page {
     if (!reason || data.devices.length < 2) return [element("p", {}, "There is one device.")];
     const [group, , ops, verdict, moves] = reason;
     if (verdict === "nowhere else") return [element("p", {}, "No other device can run it.")];
-    if (!moves.length) return [element("p", {}, `What moving its group ${group} costs was not tried.`)];
+    if (!moves.length) return [element("p", {}, `What moving its group '${group}' costs was not tried.`)];
     const said = { "better elsewhere": "would be better elsewhere", matters: "is best here", "does not matter": "could as well be elsewhere" }[verdict];
     const rows = moves.map(([device, change, over]) => [device, (over ? sizeText(over) + " over, " : "") + signedText(change, data.unit)]);
-    return [element("p", {}, `Its group ${group} (${countText(ops, "op")}) ${said}. Moved alone, simulated:`), smallTable(rows)];
+    return [element("p", {}, `Its group '${group}' (${countText(ops, "op")}) ${said}. Simulated, if the group alone moves to:`), smallTable(rows)];
   }
 
   waitedFor(op) {
@@ -137,8 +137,9 @@ class Page {
 
   peakDetails(device) {
     const { data } = this, peak = data.peaks[device];
-    const bar = element("div", { class: "share", role: "presentation" }, ...peak.by_role.map(([, bytes], at) => element("span", { class: at >= COLOURS ? "stripe" : "", style: { flex: String(bytes), backgroundColor: colourOf(at) } })));
-    const roles = element("div", { class: "legend" }, ...peak.by_role.map(([role, bytes], at) => element("span", {}, swatch(at), element("i", {}, `${role} ${sizeText(bytes)}`))));
+    const shade = (at) => ({ backgroundColor: "var(--text)", opacity: String(0.85 * 0.62 ** at) }); // colours are modules
+    const bar = element("div", { class: "share", role: "presentation" }, ...peak.by_role.map(([, bytes], at) => element("span", { style: { flex: String(bytes), ...shade(at) } })));
+    const roles = element("div", { class: "legend" }, ...peak.by_role.map(([role, bytes], at) => element("span", {}, element("b", { style: shade(at) }), element("i", {}, `${role} ${sizeText(bytes)}`))));
     return [
       element("h3", {}, `Peak of ${peak.device}`),
       factList([["holds", `${sizeText(peak.peak_bytes)} of ${sizeText(peak.limit_bytes)}`], ["first at", timeText(peak.at_ns)],
@@ -181,9 +182,16 @@ class Page {
       timeline.module = timeline.module === at ? -1 : at;
       for (const other of this.find("legend").children) other.setAttribute("aria-pressed", other === event.currentTarget && timeline.module === at);
       timeline.later();
-    } }, swatch(at), element("i", { title: name }, name))));
+    } }, swatch(at), element("i", { title: name }, name.length > 30 ? "…" + name.slice(-29) : name))));
     this.find("colouring").hidden = data.phases.length < 2;
     this.find("colouring").textContent = `Colour: ${byPhase ? "phase" : "module"}`;
+  }
+
+  setMarks() {
+    const { data } = this, near = data.memory_bytes.some((limit) => limit <= this.timeline.most), states = new Set(data.op_state);
+    const marks = [["path", "critical path"], ["idle", "idle"], ["held", "memory held"], near && ["full", "memory limit"],
+      states.has(1) && ["again", "runs again"], states.has(2) && ["waits", "tensor kept elsewhere"]].filter(Boolean);
+    this.find("marks").replaceChildren(...marks.map(([kind, text]) => element("span", {}, element("b", { class: kind }), text)));
   }
 
   setButtons() {

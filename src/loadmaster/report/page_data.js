@@ -44,6 +44,9 @@ function offsets(count) {
   return start;
 }
 
+// Lets the page answer between pieces of work.
+const breath = () => new Promise((done) => setTimeout(done));
+
 async function unpacked(text) {
   const bytes = await inflated(text);
   const length = bytes[0] + 256 * (bytes[1] + 256 * (bytes[2] + 256 * bytes[3])), words = new TextDecoder();
@@ -52,10 +55,12 @@ async function unpacked(text) {
   for (const [name, size, count, differences] of data.columns) {
     data[name] = varints(bytes, at, count, differences);
     at += size;
+    if (count > 10000) await breath();
   }
   for (const [name, size] of data.texts) {
     data[name] = JSON.parse(words.decode(bytes.subarray(at, at + size)));
     at += size;
+    await breath();
   }
   data.op_start = starts(data.op_gap, data.op_length, data.op_device, data.devices.length);
   data.send_start = starts(data.send_gap, data.send_length, data.send_wire, data.wires.length);
@@ -63,7 +68,9 @@ async function unpacked(text) {
   data.read_maker = new Float64Array(data.read_back.length);
   for (let op = 0; op < data.op_start.length; op++)
     for (let i = data.read_start[op]; i < data.read_start[op + 1]; i++) data.read_maker[i] = op - data.read_back[i];
+  await breath();
   data.send_name = data.send_name.map((name, send) => name || "output of " + data.op_name[data.send_maker[send]]);
+  await breath();
   return data;
 }
 

@@ -7,13 +7,13 @@ const SMALL = 0.002, FEW_SMALL = 4; // ops that take less of the step than this 
 const SPACE = 16, HEAD = 24, STACK = 8, MOST_LINES = 500, FIRST_SHOWN = 8;
 
 class Branch {
-  constructor(name, parent, op = -1) {
+  constructor(name, parent, ops = [], op = -1) {
     this.name = name;
     this.parent = parent;
-    this.op = op;
-    this.kids = [];
-    this.below = new Map(); // name -> module, while the tree is built
-    this.ops = []; // that are in this module and in none below
+    this.op = op; // of a single one, else -1
+    this.ops = ops; // that are in this and in no module below
+    this.below = new Map(); // name -> module
+    this.kids = null; // made when it is unfolded
     this.open = false;
   }
 }
@@ -25,75 +25,56 @@ class Folded {
     this.reveal = reveal; // called with an op that was clicked
     this.found = null;
     this.all = [];
-    this.root = this.grow();
+    this.root = new Branch("", null);
+    this.grow();
     this.foldAll();
   }
 
-  // The tree
+  // The tree of modules; boxes for ops come when a module is unfolded
 
   grow() {
-    const { data } = this, root = new Branch("", null);
-    const branches = data.paths.map((path) => {
-      let here = root;
+    const { data } = this;
+    this.branches = data.paths.map((path) => {
+      let here = this.root;
       for (const part of path) {
         if (!here.below.has(part)) here.below.set(part, new Branch(part, here));
         here = here.below.get(part);
       }
       return here;
     });
-    for (let op = 0; op < data.op_path.length; op++) branches[data.op_path[op]].ops.push(op);
-    this.finish(root);
-    return root;
+    for (let op = 0; op < data.op_path.length; op++) this.branches[data.op_path[op]].ops.push(op);
+    this.finish(this.root);
   }
 
   finish(branch) {
-    while (branch.below.size === 1 && !branch.ops.length && branch.parent) {
-      const [only] = branch.below.values();
-      branch.name += "." + only.name;
-      branch.below = only.below;
-      branch.ops = only.ops;
-      for (const kid of branch.below.values()) kid.parent = branch;
-    }
     for (const kid of branch.below.values()) this.finish(kid);
-    this.addOps(branch, this.withoutSmall(branch));
-    branch.kids.push(...branch.below.values());
-    branch.kids.sort((a, b) => a.first - b.first);
     this.sum(branch);
-  }
-
-  // The ops of a module that are worth a box of their own; the small ones go into one folded box together.
-  withoutSmall(branch) {
-    const { data } = this, small = branch.ops.filter((op) => data.op_length[op] < SMALL * data.step_ns);
-    if (small.length <= FEW_SMALL || (small.length === branch.ops.length && !branch.below.size)) return branch.ops;
-    const box = new Branch(`${countText(small.length, "small op")}`, branch);
-    this.addOps(box, small);
-    box.kids.sort((a, b) => a.first - b.first);
-    this.sum(box);
-    branch.kids.push(box);
-    const hidden = new Set(small);
-    return branch.ops.filter((op) => !hidden.has(op));
-  }
-
-  // Single ops, or runs of them where there are many.
-  addOps(branch, ops) {
-    const { data } = this;
-    if (ops.length <= MOST_BESIDE) {
-      for (const op of ops) {
-        const leaf = new Branch(data.op_name[op], branch, op);
-        leaf.members = [op];
-        this.sum(leaf);
-        branch.kids.push(leaf);
-      }
-      return;
+    for (const kid of branch.below.values()) {
+      const [only] = kid.below.values();
+      if (kid.below.size !== 1 || kid.ops.length) continue;
+      Object.assign(only, { name: `${kid.name}.${only.name}`, parent: branch }); // one module in another and nothing else
+      branch.below.set(kid.name, only);
     }
-    const size = Math.max(MOST_BESIDE, Math.ceil(ops.length / MOST_BESIDE));
+  }
+
+  unfold(branch) {
+    if (!branch.kids) branch.kids = branch.op >= 0 ? [] : [...this.boxes(branch), ...branch.below.values()].sort((a, b) => a.first - b.first);
+    return branch.kids;
+  }
+
+  // The ops of a module that are worth a box of their own, or runs of them where there are many; small ones share a box.
+  boxes(branch) {
+    const { data } = this, small = branch.small ? [] : branch.ops.filter((op) => data.op_length[op] < SMALL * data.step_ns);
+    const apart = small.length > FEW_SMALL && (small.length < branch.ops.length || branch.below.size > 0), hidden = new Set(apart ? small : []);
+    const ops = branch.ops.filter((op) => !hidden.has(op)), made = [];
+    const size = ops.length <= MOST_BESIDE ? 1 : Math.max(MOST_BESIDE, Math.ceil(ops.length / MOST_BESIDE));
     for (let at = 0; at < ops.length; at += size) {
-      const some = ops.slice(at, at + size), run = new Branch(`${data.op_name[some[0]]} … ${data.op_name[some[some.length - 1]]}`, branch);
-      this.addOps(run, some);
-      run.kids.sort((a, b) => a.first - b.first);
-      this.sum(run);
-      branch.kids.push(run);
+      const some = ops.slice(at, at + size), last = some[some.length - 1];
+      made.push(size === 1 ? new Branch(data.op_name[last], branch, some, last) : new Branch(`${data.op_name[some[0]]} … ${data.op_name[last]}`, branch, some));
     }
+    if (apart) made.push(Object.assign(new Branch(countText(small.length, "small op"), branch, small), { small: true }));
+    for (const one of made) this.sum(one);
+    return made;
   }
 
   sum(branch) {
@@ -101,31 +82,40 @@ class Folded {
     branch.id = this.all.length;
     this.all.push(branch);
     branch.by = new Float64Array(data.devices.length);
-    branch.time = branch.bytes = branch.critical = branch.count = 0;
-    branch.first = Infinity;
-    if (branch.op >= 0) {
-      const op = branch.op;
-      branch.by[data.op_device[op]] = data.op_length[op];
-      Object.assign(branch, { time: data.op_length[op], bytes: data.op_bytes[op], count: data.op_ops[op], first: op });
-      branch.critical = data.op_critical[op] ? data.op_length[op] : 0;
+    branch.of = new Float64Array(data.modules.length + 1);
+    Object.assign(branch, { time: 0, bytes: 0, critical: 0, count: 0, onPath: false, first: Infinity });
+    for (const op of branch.ops) {
+      const length = data.op_length[op];
+      branch.by[data.op_device[op]] += length;
+      branch.of[data.op_module[op]] += length;
+      branch.time += length;
+      branch.bytes += data.op_bytes[op];
+      branch.count += data.op_ops[op];
+      branch.critical += data.op_critical[op] ? length : 0;
+      branch.onPath = branch.onPath || data.op_critical[op] > 0;
+      branch.first = Math.min(branch.first, op);
     }
-    for (const kid of branch.kids) {
+    for (const kid of branch.below.values()) {
       kid.by.forEach((time, device) => { branch.by[device] += time; });
+      kid.of.forEach((time, module) => { branch.of[module] += time; });
       for (const name of ["time", "bytes", "critical", "count"]) branch[name] += kid[name];
+      branch.onPath = branch.onPath || kid.onPath;
       branch.first = Math.min(branch.first, kid.first);
-      kid.parent = branch;
     }
-    branch.members = branch.op >= 0 ? [branch.op] : branch.kids.flatMap((kid) => kid.members);
-    branch.onPath = branch.members.some((op) => data.op_critical[op]);
+  }
+
+  // Calls with every op of a box until one is answered with true.
+  some(branch, test) {
+    return branch.ops.some(test) || [...branch.below.values()].some((kid) => this.some(kid, test));
   }
 
   // A first picture: the heaviest modules unfolded until there is something to see.
   foldAll() {
     for (const branch of this.all) branch.open = false;
     this.root.open = true;
-    let shown = this.root.kids.slice();
+    let shown = this.unfold(this.root).slice();
     while (shown.length < FIRST_SHOWN) {
-      const modules = shown.filter((branch) => branch.kids.length > 0 && branch.kids.length + shown.length <= 3 * FIRST_SHOWN);
+      const modules = shown.filter((branch) => this.unfold(branch).length > 0 && branch.kids.length + shown.length <= 3 * FIRST_SHOWN);
       if (!modules.length) break;
       const heaviest = modules.reduce((a, b) => (b.time > a.time ? b : a));
       heaviest.open = true;
@@ -147,7 +137,7 @@ class Folded {
   show(op) {
     for (let here = this.root; here && here.op < 0; ) {
       here.open = true;
-      here = here.kids.find((kid) => kid.members.includes(op));
+      here = this.unfold(here).find((kid) => this.some(kid, (other) => other === op));
     }
     this.draw();
     const leaf = this.visible.find((branch) => branch.op === op), box = leaf && this.place.querySelector(`g[data-id="${leaf.id}"]`);
@@ -161,9 +151,9 @@ class Folded {
   leaves() {
     const leafOf = new Int32Array(this.data.op_start.length), visible = [];
     const visit = (branch) => {
-      if (branch.open && branch.kids.length) { branch.kids.forEach(visit); return; }
+      if (branch.open && this.unfold(branch).length) { branch.kids.forEach(visit); return; }
       visible.push(branch);
-      for (const op of branch.members) leafOf[op] = branch.id;
+      this.some(branch, (op) => { leafOf[op] = branch.id; return false; });
     };
     visit(this.root);
     return [visible, leafOf];
@@ -200,10 +190,10 @@ class Folded {
   }
 
   arrange(branch, after, wide) {
-    if (!(branch.open && branch.kids.length)) {
-      const text = Math.max(branch.name.length * 7, this.note(branch).length * 5.8) + 22;
+    if (!(branch.open && this.unfold(branch).length)) {
+      const text = Math.max(branch.name.length * 7, 6.1 * Math.max(this.note(branch).length, branch.op < 0 ? this.places(branch).length : 0)) + 22;
       branch.w = Math.min(190, Math.max(branch.op >= 0 ? 84 : 112, text));
-      branch.h = branch.op >= 0 ? 36 : 46;
+      branch.h = branch.op >= 0 ? 36 : 50;
       return;
     }
     for (const kid of branch.kids) this.arrange(kid, after, wide - 2 * SPACE);
@@ -237,7 +227,17 @@ class Folded {
   }
 
   note(branch) {
-    return branch.op >= 0 ? timeText(branch.time) : `${countText(branch.count, "op")} · ${timeText(branch.time)}`;
+    return branch.op >= 0 ? `${timeText(branch.time)} · ${this.places(branch)}` : `${countText(branch.count, "op")} · ${timeText(branch.time)}`;
+  }
+
+  // The device that does most of a module.
+  places(branch) {
+    const most = this.largest(branch.by), share = branch.time ? Math.round((100 * branch.by[most]) / branch.time) : 100;
+    return this.data.devices[most] + (share < 100 ? ` ${share} %` : "");
+  }
+
+  largest(times) {
+    return times.indexOf(Math.max(...times));
   }
 
   // Drawing
@@ -282,15 +282,15 @@ class Folded {
   drawBox(frames, boxes, branch, dx, dy) {
     branch.X = (branch.x || 0) + dx;
     branch.Y = (branch.y || 0) + dy;
-    const open = branch.open && branch.kids.length > 0;
-    const what = branch.op >= 0 ? "op" : open ? "unfolded module" : "folded module";
+    const open = branch.open && this.unfold(branch).length > 0;
+    const words = this.words(branch), what = branch.op >= 0 ? "op" : open ? "unfolded module" : "folded module";
     const group = this.shape("g", { transform: `translate(${branch.X} ${branch.Y})`, tabindex: 0, role: "button", "data-id": branch.id,
-      "aria-label": `${branch.name || "whole graph"}, ${what}, ${this.note(branch)}` });
+      "aria-label": `${(open ? [this.title(branch)] : words).join(" ")}, ${branch.name || "whole graph"}, ${what}` });
     if (branch.op < 0) group.setAttribute("aria-expanded", open);
-    const marks = (branch.onPath ? " critical" : "") + (this.found && branch.members.some((op) => this.found[op]) ? " match" : "");
+    const marks = (branch.onPath ? " critical" : "") + (this.found && this.some(branch, (op) => this.found[op] > 0) ? " match" : "");
     group.append(this.shape("rect", { width: branch.w, height: branch.h, rx: open ? 10 : 7, class: (open ? "open" : "box") + (open ? "" : marks) }));
-    if (open) group.append(this.label("▾ " + this.cut(branch.name || "graph", branch.w - 24, 7), { x: 12, y: 17 }));
-    else this.fillBox(group, branch);
+    if (open) group.append(this.label(this.title(branch), { x: 12, y: 17 }));
+    else this.fillBox(group, branch, words);
     group.append(this.tip(branch));
     group.addEventListener("click", () => this.toggle(branch));
     group.addEventListener("keydown", (event) => {
@@ -312,25 +312,19 @@ class Folded {
     return made;
   }
 
-  fillBox(group, branch) {
-    group.append(this.shape("rect", { width: branch.w, height: branch.h, rx: 7, "pointer-events": "none", style: `fill:${colourOf(this.main(branch))};fill-opacity:.3` }));
-    group.append(this.label(this.cut(branch.name, branch.w - 18, 7), { x: 10, y: 16 }));
-    group.append(this.label(this.note(branch), { x: 10, y: branch.op >= 0 ? 29 : 31, class: "small" }));
-    if (branch.op < 0 && branch.time) this.drawShares(group, branch);
+  title(branch) {
+    return "▾ " + this.cut(branch.name || "graph", branch.w - 24, 7);
   }
 
-  // Which devices share a module: a bar along its foot.
-  drawShares(group, branch) {
-    let x = 10;
-    branch.by.forEach((time, device) => {
-      const w = ((branch.w - 20) * time) / branch.time;
-      if (w > 0.4) group.append(this.shape("rect", { x, y: branch.h - 9, width: w, height: 4, style: `fill:${colourOf(device)}` }));
-      x += w;
-    });
+  // The lines in a box.
+  words(branch) {
+    const places = branch.op < 0 ? [this.cut(this.places(branch), branch.w - 18, 5.8)] : [];
+    return [this.cut(branch.name, branch.w - 18, 7), this.note(branch), ...places];
   }
 
-  main(branch) {
-    return branch.op >= 0 ? this.data.op_device[branch.op] : branch.by.indexOf(Math.max(...branch.by));
+  fillBox(group, branch, words) {
+    group.append(this.shape("rect", { width: branch.w, height: branch.h, rx: 7, "pointer-events": "none", style: `fill:${colourOf(this.largest(branch.of))};fill-opacity:.3` }));
+    words.forEach((text, at) => group.append(this.label(text, { x: 10, y: 16 + (branch.op < 0 ? 14 : 13.5) * at, class: at ? "small" : "" }), " "));
   }
 
   drawLine(wires, [from, to, reads]) {

@@ -2,7 +2,7 @@
 // The timeline: what each device does and holds, and the links, on one axis of time.
 
 let GUTTER = 150; // as wide as the names need
-const RULER = 22, GAP = 5, LEAST_OP = 12, LEAST_MEMORY = 8, LINK_ROW = 14;
+const RULER = 22, GAP = 5, LEAST_OP = 12, MOST_OP = 170, LEAST_MEMORY = 8, MOST_MEMORY = 300, LINK_ROW = 14;
 
 class Timeline {
   constructor(data, lanes, choose) {
@@ -45,9 +45,9 @@ class Timeline {
   makeRows(height) {
     const { data, sorted } = this, count = data.devices.length;
     const links = !data.wires.length ? 0 : (this.openLinks ? data.wires.length + 1 : 1) * (LINK_ROW + 2) + 6;
-    const each = Math.min(150, Math.max(LEAST_OP + LEAST_MEMORY + GAP, (height - RULER - links) / count)) - GAP;
-    this.memory = Math.max(LEAST_MEMORY, Math.round(each * 0.42));
-    const tall = Math.max(LEAST_OP, Math.round(each - this.memory - 1));
+    const each = Math.max(LEAST_OP + LEAST_MEMORY + GAP, (height - RULER - links) / count) - GAP;
+    const tall = Math.max(LEAST_OP, Math.min(MOST_OP, Math.round(each * 0.58)));
+    this.memory = Math.max(LEAST_MEMORY, Math.min(MOST_MEMORY, Math.round(each - tall - 1)));
     this.rows = [];
     let top = RULER;
     data.devices.forEach((name, device) => {
@@ -77,7 +77,7 @@ class Timeline {
   resize() {
     const place = this.lanes.parentElement, dense = window.devicePixelRatio || 1, style = getComputedStyle(place);
     const room = innerWidth > 800 ? innerHeight - (this.lanes.getBoundingClientRect().top + scrollY) - 62 : 420;
-    const longest = Math.max(88, ...this.data.devices.map((name) => name.length * 7), ...(this.openLinks ? this.data.wires.map((name) => name.length * 6.2) : [0]));
+    const longest = Math.max(118, ...this.data.devices.map((name) => name.length * 7), ...(this.openLinks ? this.data.wires.map((name) => name.length * 6.2) : [0]));
     this.width = place.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
     GUTTER = Math.round(Math.min(this.width * 0.3, 200, longest + 12));
     this.makeRows(Math.max(180, room));
@@ -152,7 +152,8 @@ class Timeline {
     if (row.kind !== "op" || this.memory < 12) return;
     pen.fillStyle = this.data.peak_bytes[row.device] > this.data.memory_bytes[row.device] ? this.palette.warn : this.palette.quiet;
     pen.font = "11px system-ui, sans-serif";
-    pen.fillText(this.shortened(pen, sizeText(this.data.peak_bytes[row.device]) + " peak", GUTTER - 10), 0, row.top + row.height + 1 + this.memory / 2);
+    const peak = sizeText(this.data.peak_bytes[row.device]), held = `${peak} of ${sizeText(this.data.memory_bytes[row.device])}`;
+    pen.fillText(pen.measureText(held).width < GUTTER - 8 ? held : peak, 0, row.top + row.height + 1 + this.memory / 2);
   }
 
   drawRuler(pen) {

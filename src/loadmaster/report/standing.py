@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from loadmaster.pipelines.pipelined import pipelined_of
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Among, Bound, bound_of
 from loadmaster.report.units import percent_text
@@ -46,14 +47,16 @@ class Bounds:
     Attributes:
         value: of the plan, in the unit of its objective.
         choices: what no plan of the class that was searched can beat.
-        any_plan: what no unsplit plan can beat, whatever it fuses, makes again or keeps elsewhere.
+        any_plan: what no plan of the widest class can beat, whatever it fuses, makes again or keeps elsewhere.
         fits: the plan does.
+        nouns: one of the class that was searched, and one of the widest.
     """
 
     value: int
     choices: Bound
     any_plan: Bound
     fits: bool
+    nouns: tuple[str, str]
 
     @property
     def gap(self) -> float:
@@ -66,16 +69,15 @@ class Bounds:
         return {"value": self.value, **said, "gap": self.gap if math.isfinite(self.gap) else None}
 
     def words(self, shown: Callable[[float], str]) -> str:
-        """The strongest true sentence."""
-        if self.fits and self.value == self.any_plan.value:
-            parts = " of these parts" if self.any_plan.among.parts else ""
-            return f"Optimal: no {'plan' + parts if parts else 'unsplit plan'} is better."
-        noun = class_words(self.choices.among)
-        if self.fits and self.value == self.choices.value:
-            far = (
-                f"; at most {far_text(_above(self.value, self.any_plan.value))} from any" if self.any_plan.value else ""
-            )
-            return f"The best {noun}{far}."
+        """The strongest true sentence; empty of a plan that does not fit."""
+        noun, widest = self.nouns
+        if not self.fits:
+            return ""
+        if self.value == self.any_plan.value:
+            return f"Optimal: no {widest} is better."
+        if self.value == self.choices.value:
+            far = _above(self.value, self.any_plan.value)
+            return f"The best {noun}{f'; at most {far_text(far)} from any {widest}' if math.isfinite(far) else ''}."
         if not math.isfinite(self.gap):
             return f"No bound above 0 is known for a {noun}."
         return f"At most {far_text(self.gap)} from the best {noun} ({shown(self.choices.value)} or more)."
@@ -84,8 +86,19 @@ class Bounds:
 def bounds_of(result: Result) -> Bounds:
     """Of a result; the bound of all plans is worked out here, where the result's own is narrower."""
     own = result.bound
+    if pipelined_of(result.problem.source.captured) is not None:
+        return _of_pipeline(result)
     wide = own if own.among.covers(ANY_PLAN) else _any_plan(result.problem)
-    return Bounds(result.value, own, wide, result.fits)
+    nouns = (class_words(own.among), "plan of these parts" if wide.among.parts else "unsplit plan")
+    return Bounds(result.value, own, wide, result.fits, nouns)
+
+
+def _of_pipeline(result: Result) -> Bounds:
+    """Its ops are stages: their bound is of schedules alone, and the one it was planned with of all pipelines."""
+    own, stages = result.bound, bound_of(result.problem)
+    nouns = ("schedule of these stages", "pipeline of so many microbatches")
+    wide = own if own.value < stages.value else Bound(0, own.among)
+    return Bounds(result.value, stages, wide, result.fits, nouns)
 
 
 def _any_plan(problem: Problem) -> Bound:

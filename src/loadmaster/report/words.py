@@ -40,7 +40,8 @@ def verdict_sentences(found: Report) -> list[str]:
     goal = [found.objective.sentence.format(value=shown(verdict.value))] if found.objective.sentence else []
     over = verdict.over_bytes
     fits = [f"It does not fit: {size_text(over)} over the memory."] if over else []
-    return [f"{step}{'; it fits' if not over else ''}.", *goal, *fits, verdict.bounds.words(shown)]
+    bound = verdict.bounds.words(shown)
+    return [f"{step}{'; it fits' if not over else ''}.", *goal, *fits, *([bound] if bound else [])]
 
 
 def peak_sentence(peak: Peak) -> Sentence:
