@@ -186,7 +186,7 @@ def main() -> None:
 
 def experts(models: int, seconds: float) -> None:
     """A row for each model, kind of requests and cluster: tokens a second, modelled."""
-    print("model", "requests", "devices", "experts apart", "for llama.cpp", "layers whole", "by-memory", sep="\t")
+    print("model", "requests", "devices", "experts apart", "for llama.cpp", "layers whole", "llama.cpp", sep="\t")
     with tempfile.TemporaryDirectory() as folder:
         for name, config in list(EXPERTS.items())[:models]:
             (Path(folder) / "config.json").write_text(json.dumps(config))
@@ -210,7 +210,7 @@ def _speeds(served, cluster: str, seconds: float) -> list[str]:
     found.append((llama, plan_serving(served, llama, target_of("llama.cpp"), seconds=seconds).best))
     whole = service_of(graphs, on, served.requests, blocks=served.blocks, experts=Apart(0))
     result = plan_serving(served, whole, None, seconds=seconds)
-    found += [(whole, result.best), (whole, result.rules["by-memory"])]
+    found += [(whole, result.best), (whole, result.rules["llama.cpp"])]
     return [f"{tokens_per_s(service, p):.2f}" if p.fits else "does not fit" for service, p in found]
 
 
@@ -219,13 +219,11 @@ def cells(name: str, asked: str, served, seconds: float):
     for label, (preset, sizes) in CLUSTERS.items():
         service = service_of(graphs, cluster_of(preset, sizes), served.requests, blocks=served.blocks)
         result = plan_serving(served, service, target_of("device-map"), seconds=seconds)
-        fitting = {
-            rule: p.value for rule, p in result.rules.items() if p.fits and rule not in ("by-memory", "equal-layers")
-        }
+        fitting = {rule: p.value for rule, p in result.rules.items() if p.fits and rule not in ("llama.cpp", "vllm")}
         others = {rule: p.value for rule, p in result.rules.items() if p.fits}
         best = min(others, key=lambda rule: others[rule], default="none")
         ours = result.best.value / 1e6 if result.best.fits else math.inf
-        auto = fitting.get("auto", math.inf * 1e6) / 1e6
+        auto = fitting.get("accelerate auto", math.inf * 1e6) / 1e6
         yield name, asked, label, round(ours, 3), round(auto, 3), best, round(others.get(best, math.inf) / 1e6, 3)
 
 

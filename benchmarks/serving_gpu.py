@@ -96,7 +96,10 @@ def plan(folder: Path) -> None:
             "loadmaster": {"map": json.loads(target_of("device-map").write(ours)), "main_device": main_device(ours)},
             "auto": {"map": accelerate_map(served.model, service, "auto"), "main_device": 0},
         }
-        modelled = {"loadmaster": summary(service, result.best), "auto": summary(service, result.rules["auto"])}
+        modelled = {
+            "loadmaster": summary(service, result.best),
+            "auto": summary(service, result.rules["accelerate auto"]),
+        }
         (place / "maps.json").write_text(json.dumps({"gib": gib, "maps": maps, "modelled": modelled}, indent=1))
         for rule, told in modelled.items():
             speed, first = told["tokens_per_s"], told["first_token_ns"] / 1e9

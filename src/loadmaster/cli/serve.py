@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from loadmaster.search import Result
     from loadmaster.serving.exports import ModulePlan
     from loadmaster.serving.planning import ServingResult
+    from loadmaster.serving.readback import Exported
     from loadmaster.serving.requests import Goal
 
 SERVE_HELP = "Plan for requests: prompt=2048,new=256,batch=4,flight=1."
@@ -241,12 +243,13 @@ def write_page(path: Path, result: ServingResult) -> None:
 
 
 def _methods(result: ServingResult) -> tuple[tuple[str, ...], ...]:
-    """A row for each rule of others, and one for ours."""
+    """A row for each rule of others, and one for ours, the best first."""
     from loadmaster.report.units import size_text, sizes_text, time_text
     from loadmaster.serving.documents import tokens_per_s
 
     rows = []
-    for name, placement in (*result.rules.items(), ("loadmaster", result.best)):
+    found = (("loadmaster", result.best), *result.rules.items())
+    for name, placement in sorted(found, key=lambda row: (row[1].over_bytes, row[1].value)):
         first, *later = placement.step_ns
         speed = tokens_per_s(result.service, placement)
         peaks = sizes_text([int(peak) for peak in placement.peak_bytes])
@@ -286,21 +289,47 @@ def _show(result: ServingResult, saved: Path | None, json: bool) -> None:
     screen.print(
         f"{result.name}: {len(service.names)} modules, {size_text(int(service.weight_bytes.sum()))} of weights"
     )
-    screen.print(f"on {service.cluster.name}, {service.requests}; {result.basis}\n")
+    screen.print(f"on {service.cluster.name}, {service.requests}; {result.basis}")
+    screen.print(f"{_reserve_line(result)}\n", soft_wrap=True)
     table = plain_table("method", ">first token", ">per token", ">tokens/s", "~>peak per device", "fits")
     for row in _methods(result):
         table.add_row(*row)
     screen.print(table)
     _show_modules(plan, "time a request")
     from loadmaster.report.units import percent_text, time_text
-    from loadmaster.serving.planning import op_by_op
+    from loadmaster.serving.planning import op_by_op, simplest
 
     free = op_by_op(service, result.best)
     times = f"{time_text(result.best.value)} against {time_text(free)} op by op, each phase by itself"
     screen.print(f"\nevery module whole: {times} ({percent_text(result.best.value / max(1.0, free) - 1)})")
     screen.print(f"lower bound: {result.best.value / max(1.0, result.best.bound):.2f}x of it reached")
+    if (simple := simplest(result)) is not None:
+        name, more = simple
+        screen.print(f"simpler, and within the model's error of 5 %: {name} ({percent_text(more)})")
+    if result.target is not None and result.best.fits:
+        from loadmaster.serving.readback import exported
+
+        found = exported(plan, result.target)
+        print(f"\n{found.text}")
+        tell_read_back(found, result.target.name)
     if saved is not None:
-        screen.print(f"plan written to {saved}; next: loadmaster export {saved} --to device-map")
+        to = "device-map" if result.target is None else result.target.name
+        screen.print(f"plan written to {saved}; next: loadmaster export {saved} --to {to}")
+
+
+def _reserve_line(result: ServingResult) -> str:
+    """What the runtime takes of GPUs, which the memory of the plan is without."""
+    from loadmaster.report.units import size_text
+    from loadmaster.serving.reserve import reserve_of
+
+    service = result.service
+    kept = {name: int(size) for name, size in zip(service.cluster.device_names, service.reserve_bytes, strict=True)}
+    sizes = ", ".join(f"{size_text(size)} of {name}" for name, size in kept.items() if size)
+    if not sizes:
+        return "reserve: nothing, the memory given is a limit for the plan alone"
+    return (
+        f"reserve, beside the peaks below: {sizes} ({reserve_of(result.target.name if result.target else None).source})"
+    )
 
 
 def export(
@@ -315,13 +344,38 @@ def export(
 ) -> None:
     """Print a plan in the words of another runtime. One that splits modules is refused, with the modules."""
     from loadmaster.serving.exports import main_device, target_of
+    from loadmaster.serving.readback import exported
 
-    target, loaded = target_of(to), _read_modules(plan, to, model, on)
-    text = target.write(loaded)
+    loaded = _read_modules(plan, to, model, on)
+    found = exported(loaded, target_of(to))
     if json:
-        print_json({"target": to, "text": text, "main_device": main_device(loaded)})
-    else:
-        print(text)
+        memory = {"peak_bytes": found.peak_bytes, "reserve_bytes": found.reserve_bytes}
+        words = {"target": to, "text": found.text, "main_device": main_device(loaded), "notes": list(found.notes)}
+        print_json(words | {"read_back": memory})
+        return
+    print(found.text)
+    tell_read_back(found, to)
+
+
+def tell_read_back(found: Exported, to: str) -> None:
+    """What the runtime will make of the text, beside it: the text itself goes to a file or a shell."""
+    from loadmaster.report.units import size_text
+    from loadmaster.serving.reserve import reserve_of
+
+    plan = found.plan
+    for name, limit in zip(plan.devices, plan.memory_bytes, strict=True):
+        if found.peak_bytes[name]:
+            kept = [row.module for row in plan.rows if row.home == name]
+            span = kept[0] if len(kept) == 1 else f"{kept[0]} … {kept[-1]} ({len(kept)} modules)" if kept else "nothing"
+            sizes = f"{size_text(found.peak_bytes[name])} of {size_text(limit)}"
+            _aside(f"{name}: {span}; {sizes}, reserve {size_text(found.reserve_bytes[name])}")
+    _aside(f"read back as {to} takes it; reserve: {reserve_of(to).source}")
+    for note in found.notes:
+        _aside(note)
+
+
+def _aside(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def _read_modules(path: Path, to: str, model: str | None, on: list[str] | None) -> ModulePlan:

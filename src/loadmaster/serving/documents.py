@@ -12,18 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.cluster import Cluster
 from loadmaster.errors import InvalidPlan
 from loadmaster.files.text import Field, Row, read_fields, read_json, up_to, write_json
 from loadmaster.serving.exports import ModulePlan, ModuleRow
 from loadmaster.serving.placing import Placement
-from loadmaster.serving.services import Service
+from loadmaster.serving.services import Service, cache_bytes
 
 MODULES_SCHEMA = "loadmaster.modules/1"
-_DEVICE = {"name": Field(Row.text), "kind": Field(Row.text), "memory_bytes": Field(up_to(2**60))}
+_DEVICE = {
+    "name": Field(Row.text),
+    "kind": Field(Row.text),
+    "memory_bytes": Field(up_to(2**60)),
+    "working_bytes": Field(up_to(2**60), 0),
+}
 _MODULE = {
     **dict.fromkeys(("module", "device", "home"), Field(Row.text)),
     **dict.fromkeys(("weight_bytes", "time_ns"), Field(up_to(2**60))),
+    "cache_bytes": Field(up_to(2**60), 0),
+    "tied": Field(Row.text, ""),
 }
 
 
@@ -33,7 +39,7 @@ def module_plan(model: str, service: Service, placement: Placement) -> ModulePla
     work = sum(
         phase.times * phase.unit_ns[np.arange(len(service.names)), placement.compute] for phase in service.phases
     )
-    time_ns = np.round(work).astype(np.int64)
+    time_ns, cache = np.round(work).astype(np.int64), cache_bytes(service)
     rows = tuple(
         ModuleRow(
             module,
@@ -41,15 +47,18 @@ def module_plan(model: str, service: Service, placement: Placement) -> ModulePla
             names[placement.home[u]],
             int(service.weight_bytes[u]),
             int(time_ns[u]),
+            int(cache[u]),
+            "" if service.together[u] == u else service.names[service.together[u]],
         )
         for u, module in enumerate(service.names)
     )
-    return _plan(model, service.cluster, rows)
-
-
-def _plan(model: str, cluster: Cluster, rows: tuple[ModuleRow, ...]) -> ModulePlan:
+    cluster, memory = service.cluster, service.cluster.memory_bytes + service.reserve_bytes
+    kept = np.bincount(placement.home, service.weight_bytes, len(names)) + np.bincount(
+        placement.compute, cache, len(names)
+    )
+    working = np.maximum(placement.peak_bytes - kept, 0).astype(np.int64)
     kinds = tuple(device.kind for device in cluster.devices)
-    return ModulePlan(model, cluster.device_names, kinds, tuple(cluster.memory_bytes.tolist()), rows)
+    return ModulePlan(model, names, kinds, tuple(memory.tolist()), rows, tuple(working.tolist()))
 
 
 def save_modules(plan: ModulePlan, service: Service, placement: Placement, path: str | Path) -> None:
@@ -59,11 +68,12 @@ def save_modules(plan: ModulePlan, service: Service, placement: Placement, path:
 
 def to_json(plan: ModulePlan) -> dict[str, Any]:
     """A plan of modules as plain data (schema loadmaster.modules/1)."""
-    devices = zip(plan.devices, plan.kinds, plan.memory_bytes, strict=True)
+    working = plan.working_bytes or (0,) * len(plan.devices)
+    devices = zip(plan.devices, plan.kinds, plan.memory_bytes, working, strict=True)
     return {
         "schema": MODULES_SCHEMA,
         "model": plan.model,
-        "devices": [{"name": name, "kind": kind, "memory_bytes": size} for name, kind, size in devices],
+        "devices": [dict(zip(_DEVICE, device, strict=True)) for device in devices],
         "modules": [asdict(row) for row in plan.rows],
     }
 
@@ -81,6 +91,7 @@ def summary(service: Service, placement: Placement) -> dict[str, Any]:
         "request_ns": round(first + requests.new * token),
         "tokens_per_s": round(tokens_per_s(service, placement), 3),
         "peak_bytes": dict(zip(service.cluster.device_names, placement.peak_bytes.tolist(), strict=True)),
+        "reserve_bytes": dict(zip(service.cluster.device_names, service.reserve_bytes.tolist(), strict=True)),
         "fits": placement.fits,
         "value_ns": round(placement.value),
         "bound_ns": round(placement.bound),
@@ -105,11 +116,11 @@ def load_modules(path: str | Path) -> ModulePlan:
         what = f"'{path}' is not a plan of modules (schema {data.get('schema')!r})"
         raise InvalidPlan(what, where, "give what 'loadmaster plan --serve … --save' or 'plan --granularity' wrote")
     devices = [read_fields(Row(row, f"{where}: devices", InvalidPlan), _DEVICE) for row in head.rows("devices")]
-    names, kinds, memory = (tuple(device[key] for device in devices) for key in _DEVICE)
+    names, kinds, memory, working = (tuple(device[key] for device in devices) for key in _DEVICE)
     rows = []
     for i, one in enumerate(head.rows("modules")):
         rows.append(ModuleRow(**read_fields(Row(one, f"{where}: modules[{i}]", InvalidPlan), _MODULE)))
         for device in (rows[-1].device, rows[-1].home):
             if device not in names:
                 raise InvalidPlan(f"there is no device '{device}'", f"{where}: modules[{i}]", f"use {', '.join(names)}")
-    return ModulePlan(head.text("model"), names, kinds, memory, tuple(rows))
+    return ModulePlan(head.text("model"), names, kinds, memory, tuple(rows), working)

@@ -28,6 +28,8 @@ class ModuleRow:
         home: device that keeps its weights; another than `device`: they are streamed.
         weight_bytes: of its weights.
         time_ns: of its work for one batch of requests, modelled.
+        cache_bytes: that it keeps beside its weights.
+        tied: module with which it shares its weights, which are counted there; "": none.
     """
 
     module: str
@@ -35,6 +37,8 @@ class ModuleRow:
     home: str
     weight_bytes: int
     time_ns: int = 0
+    cache_bytes: int = 0
+    tied: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class ModulePlan:
         kinds: [devices]
         memory_bytes: [devices]
         rows: where each unit goes.
+        working_bytes: that a step takes beside weights and cache; empty: not known.
     """
 
     model: str
@@ -54,6 +59,7 @@ class ModulePlan:
     kinds: tuple[str, ...]  # [devices]
     memory_bytes: tuple[int, ...]
     rows: tuple[ModuleRow, ...]
+    working_bytes: tuple[int, ...] = ()  # [devices]
 
     @property
     def gpus(self) -> list[str]:
@@ -169,8 +175,14 @@ def _llama_cpp(plan: ModulePlan) -> str:
     first = len(on_host) if on_host == list(range(len(on_host))) else 0
     offloaded = layers[first:]
     words.append(f"-ngl {len(offloaded) + 1 if offloaded else 0}")
-    counts = [sum(plan.index(row.device) == gpu for row in offloaded) for gpu in range(len(plan.gpus))]
-    if len(plan.gpus) > 1:
+    at, counts = offloaded[-1].device if offloaded else "", [0] * len(plan.gpus)
+    at = next((row.device for row in offloaded if not plan.on_host(row.device)), at)
+    for row in offloaded:
+        at = at if plan.on_host(row.device) else row.device  # a layer on the host counts with the one before it
+        counts[plan.gpus.index(at)] += 1
+    if offloaded:
+        counts[plan.gpus.index(at)] += 1  # the head, which goes with the last layer
+    if len(plan.gpus) > 1 and offloaded:
         words.append("-ts " + ",".join(map(str, counts)))
     patterns = [f"blk\\.({_numbers(inside)})\\.=CPU"] if (inside := [i for i in on_host if i >= first]) else []
     if experts := _host_experts(plan):
@@ -202,18 +214,50 @@ def _host_experts(plan: ModulePlan) -> list[int]:
     return found
 
 
+# A decoder of transformers 5 cannot be traced by `pipeline`: its outputs hold a cache, and without one its masks are
+# handed from stage to stage by names that get lost (torch 2.13). Its parts called one after the other give its logits.
+_DECODER_STAGE = """import torch
+from torch.distributed.pipelining import PipelineStage
+
+class Stage(torch.nn.Module):
+    def __init__(self, model, start, end):
+        super().__init__()
+        parts, last = model.model, end == len(model.model.layers)
+        self.embed, self.rotary = parts.embed_tokens if start == 0 else None, parts.rotary_emb
+        self.layers = torch.nn.ModuleList(parts.layers[start:end])
+        self.norm, self.head = (parts.norm, model.lm_head) if last else (None, None)
+
+    def forward(self, x):
+        x = x if self.embed is None else self.embed(x)
+        places = torch.arange(x.shape[1], device=x.device)[None]
+        angles = self.rotary(x, places)
+        for layer in self.layers:
+            x = layer(x, position_embeddings=angles, position_ids=places)
+        return x if self.head is None else self.head(self.norm(x))
+
+windows = getattr(model.config, "use_sliding_window", False)
+assert model.config.model_type in ("llama", "qwen2", "qwen3") and not windows, "others are built in another way"
+starts = (STARTS)
+# stage i runs on: DEVICES
+stage = PipelineStage(Stage(model, starts[rank], starts[rank + 1]), rank, len(starts) - 1, device)"""
+
+
 def _pipelining(plan: ModulePlan) -> str:
     # docs.pytorch.org, torch.distributed.pipelining: split_spec maps a module path to where the cut is.
-    stages, at, cuts = _stages(plan), 0, list[str]()
+    stages, at, cuts = _stages(plan), 0, list[int]()
     for _, count in stages[:-1]:
         at += count
-        cuts.append(plan.layers[at].module)
-    spec = ", ".join(f'"{cut}": SplitPoint.BEGINNING' for cut in cuts)
+        cuts.append(at)
+    devices = ", ".join(device for device, _ in stages)
+    if any(row.module.endswith("rotary_emb") for row in plan.rows):
+        starts = ", ".join(map(str, (0, *cuts, len(plan.layers))))
+        return _DECODER_STAGE.replace("STARTS", starts).replace("DEVICES", devices)
+    spec = ", ".join(f'"{plan.layers[cut].module}": SplitPoint.BEGINNING' for cut in cuts)
     return "\n".join(
         [
             "from torch.distributed.pipelining import SplitPoint, pipeline",
             f"split_spec = {{{spec}}}",
-            f"# stage i runs on: {', '.join(device for device, _ in stages)}",
+            f"# stage i runs on: {devices}",
             "pipe = pipeline(module=model, mb_args=(example,), split_spec=split_spec)",
         ]
     )
@@ -224,7 +268,9 @@ def _megatron(plan: ModulePlan) -> str:
     stages = _stages(plan)
     parts = [f"t*{count}" if count > 1 else "t" for _, count in stages]
     parts[0], parts[-1] = f"E{parts[0]}", f"{parts[-1]}L"
-    return f'--pipeline-model-parallel-size {len(stages)} --pipeline-model-parallel-layout "{"|".join(parts)}"'
+    order = ",".join(str(plan.index(device)) for device, _ in stages)
+    words = f'--pipeline-model-parallel-size {len(stages)} --pipeline-model-parallel-layout "{"|".join(parts)}"'
+    return f"CUDA_VISIBLE_DEVICES={order} {words}"
 
 
 def _onnxruntime(plan: ModulePlan) -> str:

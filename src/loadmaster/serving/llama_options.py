@@ -190,14 +190,19 @@ def fixed_bytes(cluster: Cluster, gpu: int) -> int:
 
 
 def _devices(count: int, options: Options, gpus: Sequence[int], host: int) -> Ints:
-    """[layers + 1] as llama.cpp cuts them, in its own arithmetic of 32 bits."""
+    """[layers + 1] of the cluster."""
+    return ints(np.array([host if gpu < 0 else gpus[gpu] for gpu in cut(count, options, len(gpus))]))
+
+
+def cut(count: int, options: Options, gpus: int) -> list[int]:
+    """[layers + 1] GPU of each layer and of the head, -1 for the host; in llama.cpp's own arithmetic of 32 bits."""
     if not gpus:
-        return ints(np.full(count + 1, host))
-    weights = np.array(options.split[: len(gpus)] or (1,), np.float32)
+        return [-1] * (count + 1)
+    weights = np.array(options.split[:gpus] or (1,), np.float32)
     ends = np.cumsum(weights, dtype=np.float32) / weights.sum(dtype=np.float32)
     offloaded = min(options.offloaded, count + 1)
     first, found = count + 1 - offloaded, []
     for i in range(count + 1):
         at = np.float32(i - first) / np.float32(max(1, offloaded))
-        found.append(host if i < first else gpus[min(int(np.searchsorted(ends, at, "right")), len(gpus) - 1)])
-    return ints(np.array(found))
+        found.append(-1 if i < first else min(int(np.searchsorted(ends, at, "right")), gpus - 1))
+    return found

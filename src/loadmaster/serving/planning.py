@@ -19,12 +19,16 @@ from loadmaster.cost import CostModel
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.search import Budget, solve
 from loadmaster.serving.exports import HOST_LAYERS_FIRST, ExportTarget
-from loadmaster.serving.overheads import as_run
+from loadmaster.serving.overheads import as_run, is_host
 from loadmaster.serving.placing import Placement, evaluate, place, value_of
 from loadmaster.serving.quantizing import Precision, quantized
 from loadmaster.serving.requests import Goal, Requests
 from loadmaster.serving.rules import all_rules, gpus_of, layers_of
-from loadmaster.serving.services import Service, service_of
+from loadmaster.serving.services import Service, cache_bytes, service_of
+from loadmaster.serving.untying import untied
+
+TINY = 2**20  # bytes below which a module goes where its neighbour is
+MODEL_ERROR = 0.05  # plans nearer than this the model does not tell apart (docs/fidelity.md)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +104,16 @@ def priced(
     graphs = [(phase.name, quantized(phase.graph, precision), phase.times) for phase in served.phases]
     slower = as_run(cluster, target.overheads if target else None)
     experts = target.experts if target else None
-    return service_of(graphs, slower, requests, goal=goal, blocks=served.blocks, cost=cost, experts=experts)
+    if (
+        target is not None
+        and target.contiguous
+        and (len([d for d in cluster.devices if not is_host(d)]) > 1 or target.host_first)
+    ):
+        graphs = [(name, untied(graph), times) for name, graph, times in graphs]
+    name = target.name if target else None
+    return service_of(
+        graphs, slower, requests, goal=goal, blocks=served.blocks, cost=cost, experts=experts, runtime=name
+    )
 
 
 def plan_serving(
@@ -133,7 +146,43 @@ def plan_serving(
             starts = [*starts, (staged.compute, staged.home)]
         stream, on_host = (True, True) if target is None else (target.stream, target.compute_on_host)
         best = place(service, seconds=seconds, seed=seed, starts=starts, stream=stream, compute_on_host=on_host)
+    if target is None or not target.contiguous:
+        tidy = tidied(service, best)
+        best = tidy if target is None or takes(service, target, tidy.compute, tidy.home) else best
     return ServingResult(served.name, service, best, rules, target)
+
+
+def simplest(result: ServingResult) -> tuple[str, float] | None:
+    """(rule, share that it is slower) of the rule with the fewest cuts that the model cannot tell from our placement,
+    and that the target can take; None where ours is as simple."""
+    service, best, target = result.service, result.best, result.target
+    near = {
+        name: rule
+        for name, rule in result.rules.items()
+        if rule.fits and rule.value <= best.value * (1 + MODEL_ERROR) and _cuts(rule) < _cuts(best)
+        if target is None or takes(service, target, rule.compute, rule.home)
+    }
+    if not near or not best.fits:
+        return None
+    name = min(near, key=lambda one: (_cuts(near[one]), near[one].value))
+    return name, near[name].value / best.value - 1
+
+
+def _cuts(placement: Placement) -> int:
+    """Places where neighbours have another fate."""
+    return int(((np.diff(placement.compute) != 0) | (np.diff(placement.home) != 0)).sum())
+
+
+def tidied(service: Service, best: Placement) -> Placement:
+    """The placement with no tiny module alone between two others, where that is as good."""
+    compute, home = np.array(best.compute), np.array(best.home)
+    held = service.weight_bytes + cache_bytes(service)
+    for unit in np.flatnonzero(held < TINY).tolist():
+        beside = unit + 1 if unit + 1 < len(held) else unit - 1
+        if beside >= 0 and service.together[unit] == unit:
+            compute[unit], home[unit] = compute[beside], home[beside]
+    [found] = evaluate(service, compute[None], home[None])
+    return found if (found.over_bytes, found.value) <= (best.over_bytes, best.value * 1.001) else best
 
 
 def op_by_op(service: Service, best: Placement) -> float:
@@ -200,14 +249,15 @@ def _best_stages(service: Service, target: ExportTarget, starts: Sequence[tuple[
     for weight in (speed, memory, np.ones(len(devices)), speed * memory, *np.eye(len(devices))):
         cuts.add(tuple(np.round(np.cumsum(weight / weight.sum()) * len(layers)).astype(int)[:-1].tolist()))
     known = sorted(cut for cut in cuts if cut is not None)
-    best, cut = _descended(service, layers, devices, known, 0)
+    stacked = _Stages(service, layers, devices, service.host if target.host_first else None)
+    best, cut = stacked.descended(known, 0)
     if service.host not in devices or not service.has_experts:
         return best
     most = len(layers)
     for step in (-(-most // 4), -(-most // 16), 1):  # of so many layers the experts alone are computed on the host
         tried = sorted({min(most, _away(service, best) + by * step) for by in range(-4, 5)} - {_away(service, best)})
         for away in (away for away in tried if away >= 0):
-            better, moved = _descended(service, layers, devices, [*known, cut], away)
+            better, moved = stacked.descended([*known, cut], away)
             if _rank(better) < _rank(best):
                 best, cut = better, moved
     return best
@@ -222,20 +272,49 @@ def _away(service: Service, placement: Placement) -> int:
     return len(set(service.within[placement.compute != placement.compute[service.within]].tolist()))
 
 
-def _descended(
-    service: Service, layers: list[int], devices: list[int], cuts: Sequence[tuple[int, ...]], away: int
-) -> tuple[Placement, tuple[int, ...]]:
-    """From the best of the cuts down to one that no moved border improves."""
-    best, cut = min(_scored(service, layers, devices, cuts, away), key=lambda one: _rank(one[0]))
-    step = max(1, len(layers) // 4)
-    while step:
-        around = _scored(service, layers, devices, _around(cut, step, len(layers)), away)
-        better, moved = min(around, key=lambda one: _rank(one[0]))
-        if _rank(better) < _rank(best):
-            best, cut = better, moved
-        else:
-            step //= 2
-    return best, cut
+@dataclass(frozen=True, eq=False)
+class _Stages:
+    """Stages of neighbouring layers on devices in order.
+
+    Attributes:
+        service: what there is to place.
+        layers: units that are layers.
+        devices: of the stages.
+        first: device of what comes before the first layer; None: that of the first stage.
+    """
+
+    service: Service
+    layers: list[int]
+    devices: list[int]
+    first: int | None
+
+    def descended(self, cuts: Sequence[tuple[int, ...]], away: int) -> tuple[Placement, tuple[int, ...]]:
+        """From the best of the cuts down to one that no moved border improves."""
+        best, cut = min(self.scored(cuts, away), key=lambda one: _rank(one[0]))
+        step = max(1, len(self.layers) // 4)
+        while step:
+            around = self.scored(_around(cut, step, len(self.layers)), away)
+            better, moved = min(around, key=lambda one: _rank(one[0]))
+            if _rank(better) < _rank(best):
+                best, cut = better, moved
+            else:
+                step //= 2
+        return best, cut
+
+    def scored(self, cuts: Sequence[tuple[int, ...]], away: int) -> list[tuple[Placement, tuple[int, ...]]]:
+        service = self.service
+        table = np.stack([self.staged(cut) for cut in cuts])[:, service.together[service.within]]
+        experts = service.within != np.arange(len(service.names))
+        table[:, experts & np.isin(service.within, self.layers[:away])] = service.host or 0
+        return list(zip(evaluate(service, table, table), cuts, strict=True))
+
+    def staged(self, cut: tuple[int, ...]) -> Ints:
+        """What comes before the first layer goes with it, what comes after the last with that."""
+        stage = np.searchsorted(np.array(cut), np.arange(len(self.layers)), side="right")
+        compute = np.full(len(self.service.names), self.devices[stage[-1]], np.int64)
+        compute[: self.layers[0]] = self.devices[stage[0]] if self.first is None else self.first
+        compute[self.layers] = np.array(self.devices)[stage]
+        return ints(compute)
 
 
 def _around(cut: tuple[int, ...], step: int, layers: int) -> list[tuple[int, ...]]:
@@ -255,24 +334,6 @@ def _cut_of(service: Service, layers: list[int], devices: list[int], compute: In
     if order != sorted(order) or -1 in order:
         return None
     return tuple(sum(o <= i for o in order) for i in range(len(devices) - 1))
-
-
-def _scored(
-    service: Service, layers: list[int], devices: list[int], cuts: Sequence[tuple[int, ...]], away: int
-) -> list[tuple[Placement, tuple[int, ...]]]:
-    table = np.stack([_staged(service, layers, devices, cut) for cut in cuts])[:, service.together[service.within]]
-    experts = service.within != np.arange(len(service.names))
-    table[:, experts & np.isin(service.within, layers[:away])] = service.host or 0
-    return list(zip(evaluate(service, table, table), cuts, strict=True))
-
-
-def _staged(service: Service, layers: list[int], devices: list[int], cut: tuple[int, ...]) -> Ints:
-    """What comes before the first layer goes with it, what comes after the last with that."""
-    stage = np.searchsorted(np.array(cut), np.arange(len(layers)), side="right")
-    compute = np.full(len(service.names), devices[stage[-1]], np.int64)
-    compute[: layers[0]] = devices[stage[0]]
-    compute[layers] = np.array(devices)[stage]
-    return ints(compute)
 
 
 def sweep(

@@ -1,8 +1,8 @@
 """Rules: what other tools do with the same model and the same devices, as placements that our simulator judges.
 
-`auto`, `balanced`, `balanced_low_0` and `sequential` are accelerate's own functions at work. `by-memory` is llama.cpp's
+`accelerate auto`, `balanced_low_0` and `sequential` are accelerate's own functions at work. `llama.cpp` is its
 default (`--tensor-split` by free memory, the first layers computed on the host where the GPUs are full) and
-`equal-layers` vLLM's (the same number of layers for every pipeline rank), written after their documentation.
+`vllm` its own (the same number of layers for every pipeline rank), written after their documentation.
 """
 
 from __future__ import annotations
@@ -135,10 +135,10 @@ def equal_layers(service: Service) -> tuple[Ints, Ints]:
 
 def all_rules(model: Any, service: Service) -> dict[str, tuple[Ints, Ints]]:
     """Every rule that can be asked here; accelerate's only where it is installed."""
-    found = {"by-memory": by_memory(service), "equal-layers": equal_layers(service)}
+    found = {"llama.cpp": by_memory(service), "vllm": equal_layers(service)}
     with suppress(MissingExtra):
         for policy in ("auto", "sequential", "balanced_low_0"):
-            found[policy] = from_map(service, accelerate_map(model, service, policy))
+            found[f"accelerate {policy}"] = from_map(service, accelerate_map(model, service, policy))
     # Modules that share a weight stay together, and experts with their layer, as all these runtimes keep them.
     kept = service.together[service.within]
     return {name: (ints(c[kept]), ints(h[kept])) for name, (c, h) in found.items()}

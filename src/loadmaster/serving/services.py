@@ -24,6 +24,7 @@ from loadmaster.graph.modules import ModuleUnits, units_of
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.serving.experts import Apart, Mixture, apart
 from loadmaster.serving.requests import GOALS, Goal, Requests
+from loadmaster.serving.reserve import left_of
 
 HOME = "home:"
 
@@ -71,6 +72,7 @@ class Service:
         goal: what is to be small.
         together: [units] lowest unit that shares a weight with it; itself where none does.
         within: [units] the unit of its layer, for a part of a layer's experts; itself for all others.
+        reserve_bytes: [devices] what the runtime takes beside; the cluster's memory is without it.
     """
 
     names: tuple[str, ...]  # [units]
@@ -81,6 +83,7 @@ class Service:
     goal: Goal
     together: Ints  # [units]
     within: Ints  # [units]
+    reserve_bytes: Ints  # [devices]
 
     @property
     def has_experts(self) -> bool:
@@ -102,10 +105,14 @@ def service_of(
     blocks: Sequence[str] = (),
     cost: CostModel | None = None,
     experts: Apart | None = None,
+    runtime: str | None = None,
 ) -> Service:
-    """Prices every phase; units are the blocks, the modules beside them, and experts as `experts` says."""
+    """Prices every phase; units are the blocks, the modules beside them, and experts as `experts` says. Of the memory
+    of GPUs the runtime takes its reserve."""
     if goal not in GOALS:
         raise InvalidSetting(f"'{goal}' is no goal", "--goal", f"use one of {', '.join(GOALS)}")
+    reserve = ints(cluster.memory_bytes - left_of(cluster, runtime).memory_bytes)
+    cluster = left_of(cluster, runtime)
     mixtures = [
         apart(graph, requests.batch * (1 if i else requests.prompt), experts or Apart())
         for i, (_, graph, _) in enumerate(graphs)
@@ -126,7 +133,7 @@ def service_of(
     for members in shared.values():
         together[sorted(members)] = min(members)
     within = [_block_of(name, i, index, set(mixtures[0].paths)) for i, name in enumerate(names)]
-    return Service(names, ints(sizes), tuple(phases), cluster, requests, goal, ints(together), ints(within))
+    return Service(names, ints(sizes), tuple(phases), cluster, requests, goal, ints(together), ints(within), reserve)
 
 
 def _block_of(name: str, unit: int, index: Mapping[str, int], experts: set[str]) -> int:

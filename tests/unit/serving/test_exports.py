@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from loadmaster import Cluster, InvalidPlan, UnknownName  # noqa: E402
+from loadmaster import Cluster, DoesNotFit, InvalidPlan, UnknownName  # noqa: E402
 from loadmaster.serving.documents import load_modules, module_plan, save_modules  # noqa: E402
 from loadmaster.serving.exports import TARGETS, ModulePlan, ModuleRow, main_device, module_table, target_of  # noqa: E402
 from loadmaster.serving.fitting import Setup, fit, remedies  # noqa: E402
 from loadmaster.serving.planning import plan_serving, service_for, takes  # noqa: E402
+from loadmaster.serving.readback import as_taken, differences, exported  # noqa: E402
 from loadmaster.serving.reading import language_of  # noqa: E402
 from loadmaster.serving.requests import Requests  # noqa: E402
 from loadmaster.serving.rules import accelerate_map, from_map  # noqa: E402
@@ -44,8 +46,8 @@ def test_stages_in_the_words_of_each_runtime() -> None:
     assert "VLLM_PP_LAYER_PARTITION=1,3" in target_of("vllm").write(plan)
     assert target_of("megatron").write(plan).endswith('--pipeline-model-parallel-layout "Et|t*3L"')
     assert '{"layers.1": SplitPoint.BEGINNING}' in target_of("pipelining").write(plan)
-    assert target_of("llama.cpp").write(plan).endswith("-ngl 5 -ts 1,3")
-    assert target_of("llama.cpp").write(by_hand("cpu:0", "cpu:0", "a:0")).endswith("-ngl 2 -ts 1,0")
+    assert target_of("llama.cpp").write(plan).endswith("-ngl 5 -ts 1,4")
+    assert target_of("llama.cpp").write(by_hand("cpu:0", "cpu:0", "a:0")).endswith("-ngl 2 -ts 2,0")
     assert "-ot 'blk\\.(1)\\.=CPU'" in target_of("llama.cpp").write(by_hand("a:0", "cpu:0", "a:0"))
     with pytest.raises(InvalidPlan, match="has one"):
         target_of("onnxruntime").write(plan)
@@ -89,6 +91,25 @@ def test_the_split_points_cut_a_real_module() -> None:
     assert pipe.num_stages == 2
 
 
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+def test_the_stages_of_a_decoder_give_its_logits(kind: str, folder: Path) -> None:
+    """The printed lines, one stage after the other, against the model itself."""
+    plan = by_hand("a:0", "a:0", "b:0")
+    rows = (*plan.rows[:-1], ModuleRow("model.rotary_emb", "b:0", "b:0", 0), plan.rows[-1])
+    text = target_of("pipelining").write(replace(plan, rows=rows))
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": kind, "head_dim": 16}
+    config = transformers.AutoConfig.for_model(**config)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    space: dict[str, Any] = {"model": model}
+    exec(text.rpartition("stage = ")[0], space)
+    ids = torch.arange(10).reshape(2, 5)
+    with torch.no_grad():
+        x = ids
+        for start, end in pairwise(space["starts"]):
+            x = space["Stage"](model, start, end)(x)
+        assert space["starts"] == (0, 2, 3) and torch.equal(x, model(ids).logits)
+
+
 @pytest.mark.parametrize("target", list(TARGETS))
 def test_plans_for_a_target_can_be_said_in_its_words(target: str, folder: Path) -> None:
     cluster = Cluster.preset("1xa100-nvlink+1xp100-pcie+1xcpu")
@@ -96,7 +117,37 @@ def test_plans_for_a_target_can_be_said_in_its_words(target: str, folder: Path) 
     served, service = service_for(folder, replace(cluster, devices=tuple(devices)), ASKED)
     result = plan_serving(served, service, target_of(target), seconds=0.4)
     assert takes(service, target_of(target), result.best.compute, result.best.home)
-    assert target_of(target).write(module_plan("m", service, result.best))
+    plan = module_plan("m", service, result.best)
+    found = exported(plan, target_of(target))
+    assert not differences(plan, found.plan) and not found.over_bytes
+
+
+def test_what_a_runtime_would_do_otherwise_is_refused_with_the_nearest() -> None:
+    """The table of words planned on the second GPU: 8 + 4 x 4 bytes beside the first two layers are 24 of 22."""
+
+    def planned(table: str, memory: int) -> ModulePlan:
+        plan = by_hand("a:0", "a:0", "a:0", "a:0", "b:0")
+        rows = (replace(plan.rows[0], device=table, home=table), *plan.rows[1:])
+        return replace(plan, rows=rows, memory_bytes=(memory, 100, 1000))
+
+    for name in ("vllm", "megatron", "pipelining"):
+        assert exported(planned("a:0", 24), target_of(name)).peak_bytes["a:0"] == 24
+        with pytest.raises(InvalidPlan, match="'embed' goes to a:0, not to b:0"):
+            exported(planned("b:0", 24), target_of(name))
+        with pytest.raises(DoesNotFit, match="would take") as refused:
+            exported(planned("b:0", 22), target_of(name))
+        cuts = {"vllm": "PARTITION=3,2", "megatron": "Et*3|t*2L", "pipelining": '"layers.3"'}
+        assert cuts[name] in refused.value.fix
+    with pytest.raises(InvalidPlan, match="'embed' goes to cpu:0"):
+        exported(planned("a:0", 100), target_of("llama.cpp"))
+
+
+def test_a_tied_head_is_there_twice() -> None:
+    """vLLM builds the table of words on its first and on its last rank."""
+    plan = by_hand("a:0", "b:0")
+    head = replace(plan.rows[-1], device="a:0", home="a:0", weight_bytes=0, tied="embed")
+    found = as_taken(replace(plan, rows=(*plan.rows[:-1], head)), target_of("vllm"))
+    assert found.peak_bytes == {"a:0": 12, "b:0": 12, "cpu:0": 0}
 
 
 def test_accelerate_runs_the_map(folder: Path, tmp_path: Path) -> None:
