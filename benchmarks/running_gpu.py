@@ -77,7 +77,7 @@ def language(layers: int, width: int, batch: int, steps: int) -> tuple[nn.Module
 
 
 def small_language() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """For `loadmaster race running_gpu:small_language` with this folder on the path."""
+    """For `loadmaster tools race running_gpu:small_language` with this folder on the path."""
     return language(4, 768, 4, 256)
 
 

@@ -18,8 +18,8 @@ ends with the error's `exit_code`; code can catch LoadmasterError and read the p
 
 >>> error = UnknownName.among("method", "anneall", ["anneal", "heft"])
 >>> print(error)
-UnknownName: there is no method called 'anneall'
-  fix:   did you mean anneal? choices: anneal, heft
+there is no method called 'anneall'
+  fix:   did you mean anneal?
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ def kind_of(given: object) -> str:
 class LoadmasterError(Exception):
     """What is wrong, where, and how to fix it.
 
+    >>> error = LoadmasterError("'16' has no unit", "--memory-limit", "write 16GiB")
+    >>> error.what, error.fix, error.exit_code
+    ("'16' has no unit", 'write 16GiB', 1)
+
     Attributes:
         what: the mistake, in the names of ops, devices and files that the user gave.
         where: the file, graph, cluster or argument; "" where `what` says it.
@@ -64,7 +68,7 @@ class LoadmasterError(Exception):
         super().__init__(what, where, fix)
 
     def __str__(self) -> str:
-        lines = [f"{type(self).__name__}: {self.what}"]
+        lines = [self.what]
         if self.where:
             lines.append(f"  where: {self.where}")
         if self.fix:
@@ -74,28 +78,66 @@ class LoadmasterError(Exception):
 
 class InvalidGraph(LoadmasterError):
     """A graph breaks a rule of its format: a cycle, a tensor made twice, a size that cannot be. `GraphBuilder.build`
-    and `price` raise it, with the name of the op or tensor."""
+    and `price` raise it, with the name of the op or tensor.
+
+    >>> import loadmaster as lm
+    >>> g = lm.GraphBuilder("loop")
+    >>> t = g.tensor(8)
+    >>> op = g.op("a", "task", [t], [t], time_ns=5)
+    >>> try:
+    ...     g.build()
+    ... except lm.InvalidGraph as error:
+    ...     print(error.what)
+    ops wait for each other: 'a' <- 'a'
+    """
 
 
 class InvalidCluster(LoadmasterError):
     """A cluster breaks a rule of its format: a pair without a link, a rate that is not positive; or it lacks what an
-    objective asks for."""
+    objective asks for.
+
+    >>> import loadmaster as lm
+    >>> try:
+    ...     lm.Cluster.preset("100xk80")
+    ... except lm.InvalidCluster as error:
+    ...     print(error.what)
+    '100xk80' has more than 64 devices
+    """
 
 
 class InvalidPlan(LoadmasterError):
     """A plan breaks a rule, or was made for another graph or cluster: `check` raises it with the first rule that is
-    broken."""
+    broken.
+
+    >>> import loadmaster as lm
+    >>> g = lm.GraphBuilder("one")
+    >>> op = g.op("a", "task", [], [], time_ns=5)
+    >>> problem = lm.price(g.build(), "2xk80")
+    >>> try:
+    ...     lm.check(lm.Plan.of(problem, [7]), problem)
+    ... except lm.InvalidPlan as error:
+    ...     print(error.what)
+    op 'a' is placed on device 7
+    """
 
 
 class InvalidSetting(LoadmasterError):
-    """A setting of a command, a method or a call is out of range or of the wrong kind."""
+    """A setting of a command, a method or a call is out of range or of the wrong kind.
+
+    >>> import loadmaster as lm
+    >>> try:
+    ...     lm.price(lm.load("zoo:rnnlm-2"), "2xk80", memory_limit="16")
+    ... except lm.InvalidSetting as error:
+    ...     print(error.fix)
+    write 16GiB, 16MiB or 16B (bytes)
+    """
 
     @classmethod
     def instead_of(cls, wanted: str, given: object, where: str, fix: str) -> InvalidSetting:
         """The error for something else than what a call takes.
 
         >>> print(InvalidSetting.instead_of("plan", 3, "simulate", "give a Plan"))
-        InvalidSetting: an int is no plan
+        an int is no plan
           where: simulate
           fix:   give a Plan
         """
@@ -103,32 +145,72 @@ class InvalidSetting(LoadmasterError):
 
 
 class UnknownName(LoadmasterError):
-    """A name that no catalog has."""
+    """A name that no catalog has.
+
+    >>> import loadmaster as lm
+    >>> try:
+    ...     lm.make_method("hefd")
+    ... except lm.UnknownName as error:
+    ...     print(error.fix)
+    did you mean heft or m-heft?
+    """
 
     @classmethod
     def among(cls, kind: str, name: str, choices: Iterable[str], where: str = "") -> UnknownName:
-        """The error for a name that is not one of the choices, with the nearest ones first."""
+        """The error for a name that is not one of the choices, with the nearest ones, or else all."""
         known = sorted(choices)
         near = difflib.get_close_matches(name, known, n=3)
-        fix = f"did you mean {' or '.join(near)}? " if near else ""
-        return cls(f"there is no {kind} called '{name}'", where, f"{fix}choices: {', '.join(known)}")
+        fix = f"did you mean {' or '.join(near)}?" if near else f"choices: {', '.join(known)}"
+        return cls(f"there is no {kind} called '{name}'", where, fix)
 
 
 class UnreadableFile(LoadmasterError):
-    """A file is missing, truncated or not what its name says."""
+    """A file is missing, truncated or not what its name says.
+
+    >>> import loadmaster as lm
+    >>> try:
+    ...     lm.load("missing-model.onnx")
+    ... except lm.UnreadableFile as error:
+    ...     print(error.what)
+    there is no file 'missing-model.onnx'
+    """
 
 
 class UnwritableFile(LoadmasterError):
-    """A file could not be written: the disk is full, or it is not permitted."""
+    """A file could not be written: the disk is full, or it is not permitted.
+
+    >>> import loadmaster as lm
+    >>> g = lm.GraphBuilder("one")
+    >>> op = g.op("a", "task", [], [], time_ns=5)
+    >>> problem = lm.price(g.build(), "2xk80")
+    >>> plan = lm.Plan.of(problem, [0])
+    >>> try:
+    ...     lm.save_plan(plan, problem, "no-such-folder/plan.json")
+    ... except lm.UnwritableFile as error:
+    ...     print(error.what)
+    'no-such-folder/plan.json' cannot be written: No such file or directory
+    """
 
 
 class ImportFailed(LoadmasterError):
-    """A model could not be turned into a graph."""
+    """A model could not be turned into a graph.
+
+    >>> import loadmaster as lm
+    >>> try:
+    ...     lm.load("weights.pt")
+    ... except lm.ImportFailed as error:
+    ...     print(error.what)
+    'weights.pt' cannot be loaded as it is
+    """
 
 
 class MissingExtra(LoadmasterError):
     """An optional package is not installed; the fix is the command that installs it. Planning a JSON or ONNX graph
-    needs none."""
+    needs none.
+
+    >>> print(MissingExtra.of("onnx", "onnx", "reading a model").fix)
+    pip install -c constraints.txt 'loadmaster[onnx]'
+    """
 
     @classmethod
     def of(cls, package: str, extra: str, purpose: str) -> MissingExtra:
@@ -138,11 +220,22 @@ class MissingExtra(LoadmasterError):
 
 class CannotRun(LoadmasterError):
     """A plan could not be run on these devices, or does not compute what the model does: an op failed or has no kernel
-    there, another process does not answer, or results differ."""
+    there, another process does not answer, or results differ.
+
+    >>> error = CannotRun("'cuda:7' is not there", "devices", "name a device of this machine")
+    >>> print(error)
+    'cuda:7' is not there
+      where: devices
+      fix:   name a device of this machine
+    """
 
 
 class DoesNotFit(LoadmasterError):
     """No plan was found within the memory of the devices. `solve` returns such plans with `fits` False; saving one, or
-    asking the command line for one, raises this, and so does a run that is out of memory."""
+    asking the command line for one, raises this, and so does a run that is out of memory.
+
+    >>> DoesNotFit("the plan of 'gpt2' does not fit").exit_code
+    3
+    """
 
     exit_code = 3

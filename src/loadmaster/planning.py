@@ -1,7 +1,7 @@
 """plan: from a model to a checked plan in one call.
 
-Load, price, search, and make it fit, with defaults a first user needs not know of: the cluster that a model of the zoo
-was published with, the method "auto", ten seconds. Each step is a function of its own (`load`, `price`, `solve`,
+Load, price, search, and make it fit, with defaults that a first user need not know: this machine, the method "auto",
+ten seconds. Each step is a function of its own (`load`, `price`, `solve`,
 `fitted`) for those who want to hold what lies between.
 """
 
@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from loadmaster.catalog import methods
 from loadmaster.cluster import Cluster
+from loadmaster.cluster.machine import this_machine
 from loadmaster.cost import CostModel, price
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph import Graph
@@ -21,8 +22,6 @@ from loadmaster.importers import load
 from loadmaster.problem import Problem
 from loadmaster.problem.objective import Objective
 from loadmaster.search import Budget, Invocation, Method, Result, Search, Start, as_budget, solve
-
-DEFAULT_CLUSTER = "2xa100-nvlink"
 
 
 def plan(
@@ -63,8 +62,7 @@ def plan(
     Args:
         model: what `load` takes: a torch module, an .onnx or .json file, "zoo:NAME", "package.module:callable", a
             Graph.
-        on: a preset, a cluster file or a Cluster; by default that of the model's publication where the zoo knows it,
-            else two A100.
+        on: a preset, a cluster file or a Cluster; by default this machine, by data sheet.
         inputs: examples for a torch module.
         budget: seconds, or a Budget; ten seconds by default.
         method: a name with settings, or an object with `optimize(search)`.
@@ -88,7 +86,7 @@ def plan(
     limit = as_budget(budget)
     _refuse_search(optimizer)
     named = None if on is None else Cluster.of(on)
-    gpu = named is None or named.has_gpu
+    gpu = (named or this_machine()).has_gpu
     graph = load(model, training=training, inputs=inputs, optimizer=optimizer, dims=dims, gpu=gpu, assume=assume)
     cluster = named or default_cluster(model, graph)[0]
     problem = price(graph, cluster, objective=objective, memory_limit=memory_limit, cost=cost)
@@ -101,7 +99,7 @@ def plan(
     typed = {"--fusion": "" if fusion == "auto" else fusion, "--like": "" if like is None else str(like)}
     typed |= {"--recompute": "" if recompute else "none", "--offload": "" if offload else "none"}
     typed |= {"--objective": "" if problem.objective.of_step else problem.objective.name}
-    typed |= {"--memory-limit": "" if memory_limit is None else str(memory_limit)}
+    typed |= {"--memory-limit": "" if memory_limit is None else _typed_size(memory_limit)}
     typed |= {"--optimizer": "" if optimizer == "adam" else optimizer, "--seed": str(seed) if seed else ""}
     typed |= {"--assume": "yes"} if assume else {}
     return replace(found, asked=_asked(model, on, cluster, method, limit, training, typed))
@@ -124,6 +122,10 @@ def _asked(
     said |= {"--simulations": "" if budget.simulations is None else str(budget.simulations)}
     given = {name: value for name, value in said.items() if value}
     return Invocation(model, tuple((given if training else {**given, "--infer": ""}).items()))
+
+
+def _typed_size(memory_limit: int | str) -> str:
+    return memory_limit if isinstance(memory_limit, str) else f"{memory_limit}B"
 
 
 def _refuse_search(optimizer: object) -> None:
@@ -186,18 +188,12 @@ def fitted(
     )
 
 
-def default_cluster(model: Any, graph: Graph) -> tuple[Cluster, str]:
-    """(cluster, why it): as many P100 as the model was planned for in its paper, where the zoo knows; else two A100."""
-    name, reason = DEFAULT_CLUSTER, "the default"
-    if isinstance(model, str) and model.startswith("zoo:"):
-        from loadmaster.zoo import find
-
-        if devices := find(model.removeprefix("zoo:"))[0].devices:
-            name, reason = f"{devices}xp100-pcie", "as many as its published comparison used"
-    elif isinstance(model, str) and model.startswith("msr:"):
+def default_cluster(model: Any, graph: Graph | None = None) -> tuple[Cluster, str]:
+    """(cluster, why it): the devices that a graph's own times are for, else this machine by its data sheets."""
+    if isinstance(model, str) and model.startswith("msr:"):
         from loadmaster.importers.benchmarks.msr import msr_cluster
 
         return msr_cluster(model.removeprefix("msr:")), "the devices of the file"
-    elif graph.time_ns.shape[1] > 1:
-        name, reason = f"{graph.time_ns.shape[1]}xa100-nvlink", "one for each of its times"
-    return Cluster.preset(name), reason
+    if graph is not None and graph.time_ns.shape[1] > 1:
+        return Cluster.preset(f"{graph.time_ns.shape[1]}xa100-nvlink"), "one device for each of its times"
+    return this_machine(), "by data sheet; --on here measures it"

@@ -1,4 +1,4 @@
-"""loadmaster simulate --addresses: a place for every tensor that the plan needs, no two in use at once on one byte."""
+"""tools simulate --addresses: a place for every tensor that the plan needs, no two in use at once on one byte."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from tests.graphs.tiny import pair, shared_weight
 
 
 def simulated(*words: str, code: int = 0) -> Any:
-    result = CliRunner().invoke(app, ["simulate", *words, "--plan", "plan.json", "--addresses", "at.json", "--json"])
+    result = CliRunner().invoke(
+        app, ["tools", "simulate", *words, "--plan", "plan.json", "--addresses", "at.json", "--json"]
+    )
     assert result.exit_code == code, result.output
     return parsed(result.stdout)
 
@@ -67,7 +69,7 @@ def test_the_answer_has_arena_over_peak_for_each_device(model: str) -> None:
     assert found["arena_over_peak"] == [found["arena_bytes"][0] / used, None]
     assert found["arena_over_peak"][0] >= 1 and found["arena_bytes"][1] == 0
     text = CliRunner().invoke(
-        app, ["simulate", model, "--on", "2xp100-pcie", "--plan", "plan.json", "--addresses", "at.json"]
+        app, ["tools", "simulate", model, "--on", "2xp100-pcie", "--plan", "plan.json", "--addresses", "at.json"]
     )
     assert "addresses written to at.json" in text.stdout and "times its peak" in text.stdout
 
@@ -95,6 +97,16 @@ def test_nothing_is_written_for_a_plan_that_does_not_fit(model: str, folder: Pat
 
 
 def test_a_place_that_cannot_be_written_is_told_first(model: str) -> None:
-    words = ["simulate", model, "--on", "2xk80", "--plan", "none.json", "--addresses", "no/such/folder/at.json"]
+    words = [
+        "tools",
+        "simulate",
+        model,
+        "--on",
+        "2xk80",
+        "--plan",
+        "none.json",
+        "--addresses",
+        "no/such/folder/at.json",
+    ]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 1 and "folder" in result.stderr and "none.json" not in result.stderr

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 from loadmaster import Cluster, GraphBuilder, __version__, load, price, simulate
@@ -19,6 +21,7 @@ from loadmaster.files import load_plan, save_graph
 from tests.end_to_end import warm
 from tests.end_to_end.conftest import command, parsed, write_cluster, write_model, write_onnx
 
+VERBS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 QUICK = ("--simulations", "20")
 PLAN_KEYS = {
     "graph": dict,
@@ -56,7 +59,7 @@ def refusal(*words: str, code: int = 1) -> Any:
     assert result.exit_code == code, result.output
     error = parsed(result.stdout)["error"]
     assert error["exit_code"] == code
-    assert error["type"] in result.stderr and error["what"] in result.stderr
+    assert f"error: {error['what']}" in result.stderr and error["type"] not in result.stderr
     assert "Traceback" not in result.output
     return error
 
@@ -94,7 +97,7 @@ def test_one_device_takes_the_sum_of_its_ops(model: str) -> None:
 
 def test_saved_plan_simulates_to_the_same_numbers(model: str, folder: Path) -> None:
     made = answer("plan", model, "--on", "2xp100-pcie", "--save", "plan.json", *QUICK)
-    again = answer("simulate", model, "--on", "2xp100-pcie", "--plan", "plan.json")
+    again = answer("tools", "simulate", model, "--on", "2xp100-pcie", "--plan", "plan.json")
     for key in ("step_ns", "peak_bytes", "fits", "over_bytes", "lower_bound", "kernels", "graph", "cluster"):
         assert made[key] == again[key], key
     line = simulate(price(load(model), "2xp100-pcie"), load_plan(folder / "plan.json"))
@@ -138,14 +141,15 @@ def test_objective_peak_memory_lowers_the_peak(model: str) -> None:
     assert found["lower_bound"] <= max(found["peak_bytes"])
 
 
-def test_the_default_cluster_is_said(model: str) -> None:
-    result = run("plan", model, *QUICK)
+def test_without_a_cluster_it_plans_for_this_machine(model: str, folder: Path) -> None:
+    result = run("plan", model, *QUICK, "--save", "plan.json")
     assert result.exit_code == 0
-    assert "2xa100-nvlink" in result.stdout and "--on" in result.stdout
-
-
-def test_zoo_models_take_the_devices_of_their_paper() -> None:
-    assert answer("plan", "zoo:transformer-xl-2", "--method", "one-device")["cluster"] == "2xp100-pcie"
+    assert "this-machine" in result.stdout and "--on" in result.stdout
+    described = json.loads((folder / "plan.json").read_text())["on"]
+    host = next(device for device in described["devices"] if device["kind"] == "cpu")
+    pages = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
+    assert host["memory_bytes"] == pytest.approx(int(pages.split()[1]) * 1024, rel=0.1)
+    assert run("explain", "plan.json", "--model", model, "--seconds", "0.1").exit_code == 0
 
 
 def test_cluster_from_a_file(model: str, folder: Path) -> None:
@@ -186,36 +190,38 @@ def test_a_plan_that_does_not_fit_is_no_success(model: str, folder: Path) -> Non
 
 
 def test_the_memory_it_asks_for_is_enough(model: str) -> None:
-    error = refusal("plan", model, "--memory-limit", "30MiB", "--method", "heft", code=3)
-    need = error["fix"].partition("(")[2].rpartition(" bytes)")[0].rpartition("(")[2]
-    found = answer("plan", model, "--memory-limit", need, "--method", "heft")
+    on = ("--on", "2xa100-nvlink", "--method", "heft")
+    error = refusal("plan", model, "--memory-limit", "30MiB", *on, code=3)
+    need = error["fix"].rpartition("--memory-limit ")[2].rstrip(")")
+    found = answer("plan", model, "--memory-limit", need, *on)
     assert found["fits"]
-    assert max(found["peak_bytes"]) == int(need)
+    assert max(found["peak_bytes"]) == int(need.removesuffix("B"))
 
 
 def test_a_saved_plan_that_no_longer_fits(model: str) -> None:
     answer("plan", model, "--on", "2xp100-pcie", "--save", "plan.json", *QUICK)
-    refusal("simulate", model, "--on", "2xp100-pcie", "--plan", "plan.json", "--memory-limit", "10MiB", code=3)
+    refusal("tools", "simulate", model, "--on", "2xp100-pcie", "--plan", "plan.json", "--memory-limit", "10MiB", code=3)
 
 
 def test_the_table_says_no_where_a_plan_does_not_fit(model: str) -> None:
     result = run("plan", model, "--memory-limit", "30MiB", *QUICK)
     assert result.exit_code == 3
     assert "does not fit" in result.stdout and "it fits" not in result.stdout
-    assert "DoesNotFit" in result.stderr
+    assert "error: the plan of" in result.stderr
 
 
 def test_compare_fails_only_when_nothing_fits(model: str) -> None:
+    on = ("--on", "2xa100-nvlink")
     peaks = {
         row["method"]: max(row["peak_bytes"])
-        for row in answer("compare", model, "--method", "one-device,expert", *QUICK)["methods"]
+        for row in answer("compare", model, *on, "--method", "one-device,expert", *QUICK)["methods"]
     }
     assert peaks["expert"] < peaks["one-device"]
-    between = str((peaks["expert"] + peaks["one-device"]) // 2)
-    some = answer("compare", model, "--method", "one-device,expert", "--memory-limit", between, *QUICK)
+    between = f"{(peaks['expert'] + peaks['one-device']) // 2}B"
+    some = answer("compare", model, *on, "--method", "one-device,expert", "--memory-limit", between, *QUICK)
     assert [row["fits"] for row in some["methods"]] == [False, True]
     assert some["best"] == "expert"
-    refusal("compare", model, "--method", "one-device", "--memory-limit", between, *QUICK, code=3)
+    refusal("compare", model, *on, "--method", "one-device", "--memory-limit", between, *QUICK, code=3)
 
 
 # simulate
@@ -223,12 +229,12 @@ def test_compare_fails_only_when_nothing_fits(model: str) -> None:
 
 def test_a_plan_for_another_graph_or_cluster_is_refused_by_digest(model: str, folder: Path) -> None:
     made = answer("plan", model, "--on", "2xp100-pcie", "--save", "plan.json", *QUICK)
-    error = refusal("simulate", model, "--on", "2xk80", "--plan", "plan.json")
+    error = refusal("tools", "simulate", model, "--on", "2xk80", "--plan", "plan.json")
     assert error["type"] == "InvalidPlan" and made["cluster_digest"] in error["what"]
     data = json.loads((folder / model).read_text())
     data["ops"][0]["flops"] += 1
     (folder / "other.json").write_text(json.dumps(data))
-    error = refusal("simulate", "other.json", "--on", "2xp100-pcie", "--plan", "plan.json")
+    error = refusal("tools", "simulate", "other.json", "--on", "2xp100-pcie", "--plan", "plan.json")
     assert error["type"] == "InvalidPlan" and made["graph"]["digest"] in error["what"]
 
 
@@ -237,7 +243,7 @@ def test_a_damaged_plan_is_refused(model: str, folder: Path) -> None:
     whole = (folder / "plan.json").read_text()
     for text in ("", "[]", whole[: len(whole) // 2], whole.replace('"device": 0', '"device": 9')):
         (folder / "plan.json").write_text(text)
-        refusal("simulate", model, "--on", "2xp100-pcie", "--plan", "plan.json")
+        refusal("tools", "simulate", model, "--on", "2xp100-pcie", "--plan", "plan.json")
 
 
 # compare, inspect, zoo, list
@@ -255,7 +261,7 @@ def test_compare_saves_the_best_plan(model: str) -> None:
     found = answer(
         "compare", model, "--on", "2xp100-pcie", "--method", "one-device,heft", "--save", "best.json", *QUICK
     )
-    again = answer("simulate", model, "--on", "2xp100-pcie", "--plan", "best.json")
+    again = answer("tools", "simulate", model, "--on", "2xp100-pcie", "--plan", "best.json")
     assert again["step_ns"] == min(row["step_ns"] for row in found["methods"])
 
 
@@ -267,7 +273,7 @@ def test_compare_table_has_a_line_for_each_method(model: str) -> None:
 
 
 def test_inspect(model: str) -> None:
-    found = answer("inspect", model)
+    found = answer("tools", "inspect", model)
     assert (found["ops"], found["views"]) == (13, 0)
     assert found["flops"] == 12 * 2 * 10**10 + 10**6
     assert found["bytes_by_role"] == {
@@ -279,7 +285,7 @@ def test_inspect(model: str) -> None:
     }
     assert found["parallelism"] == pytest.approx(found["work_ns"] / found["critical_path_ns"])
     assert found["critical_path_ops"] == 5
-    text = run("inspect", model).stdout
+    text = run("tools", "inspect", model).stdout
     assert "critical path" in text and "largest tensors" in text
 
 
@@ -299,15 +305,15 @@ def test_zoo_capture_writes_a_graph_that_loads(folder: Path) -> None:
 
 
 def test_list_methods_and_clusters() -> None:
-    methods = {row["name"]: row for row in answer("list", "methods")["methods"]}
+    methods = {row["name"]: row for row in answer("tools", "list", "methods")["methods"]}
     assert {"one-device", "round-robin", "random", "expert", "heft", "etf", "greedy-fusion", "best-of"} <= set(methods)
     assert all(row["summary"] for row in methods.values())
-    clusters = {row["name"]: row for row in answer("list", "clusters")["clusters"]}
+    clusters = {row["name"]: row for row in answer("tools", "list", "clusters")["clusters"]}
     for kind in ("p100-pcie", "k80", "v100-nvlink", "a100-nvlink", "h100-nvswitch", "h200", "cpu"):
         assert f"Nx{kind}" in clusters
     assert clusters["regal"]["link_bytes_per_s"] is None
-    assert "best-of" in run("list", "methods").stdout
-    assert "Nxk80" in run("list", "clusters").stdout
+    assert "best-of" in run("tools", "list", "methods").stdout
+    assert "Nxk80" in run("tools", "list", "clusters").stdout
 
 
 # Mistakes
@@ -322,13 +328,18 @@ def test_list_methods_and_clusters() -> None:
         (("plan", "model.json", "--method", "anneal:warm=1"), "temperature"),
         (("plan", "model.json", "--on", "4xp101"), "p100-pcie"),
         (("plan", "model.json", "--on", "nowhere.json"), "nowhere.json"),
+        (("plan", "model.json", "--on", "4090,3090"), "4090+3090"),
+        (("plan", "model"), "model.json?"),
+        (("plan", "modell.json"), "model.json?"),
+        (("plan", "gnmt-4"), "zoo:gnmt-4"),
+        (("plan", "model.json", "--memory-limit", "16"), "16GiB"),
         (("plan", "model.json", "--memory-limit", "16gigs"), "16GiB"),
         (("plan", "model.json", "--seconds", "0"), "seconds"),
         (("plan", "model.json", "--simulations", "0"), "simulations"),
         (("plan", "model.json", "--save", "no/such/folder/plan.json"), "folder"),
         (("compare", "model.json", "--method", ","), "--method"),
-        (("simulate", "model.json", "--on", "2xk80", "--plan", "none.json"), "none.json"),
-        (("inspect", "no.such.module:build"), "no"),
+        (("tools", "simulate", "model.json", "--on", "2xk80", "--plan", "none.json"), "none.json"),
+        (("tools", "inspect", "no.such.module:build"), "no"),
         (("zoo", "capture", "gnmt-44"), "gnmt-4"),
     ],
 )
@@ -355,8 +366,8 @@ def test_broken_files_are_errors_of_ours(folder: Path, text: str) -> None:
         ("plan", "model.json", "--objective", "speed"),
         ("plan", "model.json", "--seconds", "ten"),
         ("plan", "model.json", "--seed", "-1"),
-        ("simulate", "model.json"),
-        ("list", "models"),
+        ("tools", "simulate", "model.json"),
+        ("tools", "list", "models"),
     ],
 )
 def test_wrong_usage_is_exit_2(words: tuple[str, ...]) -> None:
@@ -387,7 +398,7 @@ def test_a_bug_of_ours_is_told_without_a_traceback(model: str, monkeypatch: pyte
 
 
 def test_piped_output_is_plain_and_json_is_alone_on_stdout(model: str) -> None:
-    table = command("plan", model, "--method", "heft")
+    table = command("plan", model, "--on", "2xp100-pcie", "--method", "heft")
     assert table.returncode == 0
     assert "\x1b" not in table.stdout + table.stderr
     assert "from the best" in table.stdout and "it fits" in table.stdout
@@ -468,19 +479,27 @@ def test_packing_imports_neither_reports_nor_torch(tmp_path: Path) -> None:
 
 
 def test_every_verb_has_json_and_debug() -> None:
-    verbs = ["plan", "simulate", "compare", "inspect", "explain", "diff", "plot", "list"]
-    shown = run("--help").stdout
-    for words in (
-        *([verb] for verb in verbs),
-        ["zoo"],
-        ["zoo", "capture"],
-        ["lab", "bench"],
-        ["lab", "train"],
-        ["lab", "pack"],
-    ):
-        assert words[0] in shown
-        text = run(*words, "--help").stdout
-        assert "--json" in text and "--debug" in text, words
+    verbs = {(name,): verb for name, verb in VERBS.items() if not hasattr(verb, "commands")}
+    verbs |= {(name, "", one): verb for name in ("tools", "lab", "zoo") for one, verb in VERBS[name].commands.items()}
+    assert len(verbs) > 20
+    for words, verb in verbs.items():
+        names = {name for param in verb.params for name in param.opts}
+        assert {"--json", "--debug"} <= names, words
+
+
+def test_help_shows_seven_verbs_and_three_groups() -> None:
+    shown = run("--help").stdout.partition("Verbs:")[2]
+    found = re.findall(r"^  (\w+)  ", shown, re.MULTILINE)
+    assert found == ["plan", "compare", "explain", "run", "export", "fits", "measure", "zoo", "tools", "lab"]
+    assert set(found) == set(VERBS)
+
+
+def test_help_of_plan_is_a_dozen_options_and_help_all_has_every_one() -> None:
+    short, everything = (run("plan", word).stdout for word in ("--help", "--help-all"))
+    shown = set(re.findall(r"^  (--[\w-]+)", short, re.MULTILINE)) - {"--help", "--help-all"}
+    assert 10 <= len(shown) <= 13 and {"--on", "--save", "--memory-limit"} <= shown
+    for param in VERBS["plan"].params:
+        assert param.opts[0].lstrip("-").replace("_", "-") in everything.lower().replace("_", "-"), param.name
 
 
 def test_warnings_of_ours_are_a_line_and_log_lines_of_others_are_not_shown(folder: Path) -> None:
@@ -497,7 +516,7 @@ def test_warnings_of_ours_are_a_line_and_log_lines_of_others_are_not_shown(folde
 def test_zoo_capture_writes_into_the_current_folder_by_default() -> None:
     from inspect import signature
 
-    from loadmaster.cli.shelves import zoo_capture
+    from loadmaster.cli.zoo import zoo_capture
 
     assert signature(zoo_capture).parameters["out"].default == Path(".")
 
@@ -507,17 +526,17 @@ def test_zoo_capture_writes_into_the_current_folder_by_default() -> None:
 
 def test_a_plan_begins_from_earlier_ones_and_says_so(model: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADMASTER_PLANS", str(folder / "kept"))
-    assert "no plans are kept" in run("plans", "list").stdout
+    assert "no plans are kept" in run("tools", "list", "plans").stdout
     timed = ("plan", model, "--on", "2xp100-pcie", "--seconds", "0.2")
     first = answer(*timed)
     assert "started_from" not in first
     again = answer("plan", model, "--on", "3xp100-pcie", "--seconds", "0.2")
     assert again["started_from"] == ["lanes on 2xp100-pcie"]
     assert "begun from earlier plans: lanes on" in run(*timed).stdout
-    kept = answer("plans", "list")
+    kept = answer("tools", "list", "plans")
     assert {row["cluster"] for row in kept["plans"]} == {"2xp100-pcie", "3xp100-pcie"}
-    assert "2 plans" in run("plans", "list").stdout
-    assert answer("plans", "clear") == {"removed": 2}
+    assert "2 plans" in run("tools", "list", "plans").stdout
+    assert answer("tools", "forget") == {"removed": 2}
 
 
 def test_answers_that_must_not_depend_on_the_past_do_not(

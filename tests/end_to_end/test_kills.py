@@ -64,7 +64,7 @@ def _lives(pid: int) -> bool:
         return False
 
 
-LIST = [sys.executable, "-m", "loadmaster.cli.verbs", "list", "clusters", "--json"]
+LIST = [sys.executable, "-m", "loadmaster.cli.verbs", "tools", "list", "clusters", "--json"]
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="has no /dev/full")

@@ -29,7 +29,9 @@ FEW = lm.Budget(None, 1)
         (("lab", "bench", "zoo", "--with", "heft"), "`--with` is now `--method`"),
         (("bench", "zoo"), "`bench` is now `lab bench`"),
         (("train", "go", "--help"), "`train` is now `lab train`"),
-        (("list", "optimizers"), "`list optimizers` is now `list methods`"),
+        (("list", "optimizers"), "`list optimizers` is now `tools list methods`"),
+        (("simulate", "model.json"), "`simulate` is now `tools simulate`"),
+        (("plans", "clear"), "`plans clear` is now `tools forget`"),
     ],
 )
 def test_old_words_of_the_command_line_name_the_new_ones(words: tuple[str, ...], now: str) -> None:
@@ -68,7 +70,9 @@ def test_a_plan_saved_before_is_explained_with_its_method(says_of: Callable[...,
 
 def test_a_comparison_saved_before_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    done = CliRunner().invoke(app, ["plot", str(BEFORE / "compared.json"), "--out", str(tmp_path / "methods.svg")])
+    done = CliRunner().invoke(
+        app, ["tools", "plot", str(BEFORE / "compared.json"), "--out", str(tmp_path / "methods.svg")]
+    )
     assert done.exit_code == 0, done.output
     assert (tmp_path / "methods.svg").stat().st_size > 1000
 

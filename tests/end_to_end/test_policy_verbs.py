@@ -57,7 +57,7 @@ def test_explain_tells_what_the_policy_says(here: Path) -> None:
 
 def test_plot_draws_the_action_the_same_every_time(here: Path) -> None:
     pytest.importorskip("matplotlib")
-    asked = ("plot", here / "plan.json", "--model", here / "model.json", "--what", "policy")
+    asked = ("tools", "plot", here / "plan.json", "--model", here / "model.json", "--what", "policy")
     for name in ("one.svg", "two.svg"):
         done = typed(*asked, "--policy", here / "mine.safetensors", "--out", here / name)
         assert done.exit_code == 0, done.output

@@ -96,7 +96,7 @@ def test_explain_says_what_it_needs(folder: Path) -> None:
 
 
 def test_diff_adds_up(folder: Path) -> None:
-    asked = ("diff", folder / "a.json", folder / "b.json", "--model", folder / "model.json")
+    asked = ("tools", "diff", folder / "a.json", folder / "b.json", "--model", folder / "model.json")
     found = json.loads(typed(*asked, "--json").output)
     problem = price(training_like(150), "2xp100-pcie")
     steps = [simulate(problem, load_plan(folder / f"{name}.json")).step_ns for name in "ab"]
@@ -116,10 +116,10 @@ def test_plot_draws_plans_and_comparisons(folder: Path) -> None:
         "memory.png": (folder / "a.json", "--model", folder / "model.json", "--what", "memory"),
         "methods.pdf": (folder / "compared.json",),
     }.items():
-        done = typed("plot", *words, "--out", folder / name)
+        done = typed("tools", "plot", *words, "--out", folder / name)
         assert done.exit_code == 0, done.output
         assert (folder / name).stat().st_size > 1000
-    refused = typed("plot", folder / "a.json", "--model", folder / "model.json", "--out", folder / "a.gif")
+    refused = typed("tools", "plot", folder / "a.json", "--model", folder / "model.json", "--out", folder / "a.gif")
     assert refused.exit_code == 1
     assert ".svg" in refused.output
 
@@ -163,7 +163,7 @@ def test_a_plan_in_which_ops_run_again_is_explained_drawn_and_compared(folder: P
     assert added is not None and added.num_again
     told = typed("explain", folder / "again.json", "--model", model, *limit, "--seconds", "0.2", "--verbose")
     assert told.exit_code == 0 and "RUN AGAIN" in told.output.upper(), told.output
-    drawn = typed("plot", folder / "again.json", "--model", model, "--out", folder / "again.png")
+    drawn = typed("tools", "plot", folder / "again.json", "--model", model, "--out", folder / "again.png")
     assert drawn.exit_code == 0 and (folder / "again.png").stat().st_size, drawn.output
-    compared = typed("diff", folder / "whole.json", folder / "again.json", "--model", model)
+    compared = typed("tools", "diff", folder / "whole.json", folder / "again.json", "--model", model)
     assert compared.exit_code == 0 and "A step goes from" in compared.output, compared.output

@@ -40,7 +40,7 @@ def small():
     [
         ["plan", "zoo:nmt", "--on", "2xp100-pcie", "--method", "heft", "--seconds", "1", "--experience"],
         ["measure", "mine:small"],
-        ["plans", "list"],
+        ["tools", "list", "plans"],
     ],
 )
 def test_a_home_that_cannot_be_written(words: list[str], tmp_path: Path) -> None:

@@ -79,7 +79,9 @@ def test_zoo_graph_needs_only_the_core() -> None:
 
 
 def test_lists_and_the_zoo_need_only_the_core() -> None:
-    for done in run(("list", "methods"), ("list", "clusters"), ("zoo",), hidden=(*TORCH, *OTHERS, "onnx")):
+    for done in run(
+        ("tools", "list", "methods"), ("tools", "list", "clusters"), ("zoo",), hidden=(*TORCH, *OTHERS, "onnx")
+    ):
         assert done.returncode == 0 and done.stdout, done.stderr
 
 

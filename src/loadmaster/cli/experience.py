@@ -1,22 +1,19 @@
-"""Plans found before: which of them a search begins from, and the verbs that list and remove them."""
+"""Plans found before: which of them a search begins from, and what lists them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loadmaster.cli.guarding import print_json
+
 if TYPE_CHECKING:
     from loadmaster.methods.experience import Store
     from loadmaster.problem import Problem
     from loadmaster.search import Budget, Result, Start
 
-LIKE_HELP = (
-    "Begin from this plan of a similar model or cluster, or from a library of plans (loadmaster lab train plans)."
-)
-EXPERIENCE_HELP = (
-    "Begin from your own earlier plans of similar problems, and keep this one for later. By default so with a budget "
-    "of seconds and no method named: with --simulations alone answers depend on nothing but the seed."
-)
+LIKE_HELP = "Warm-start from this plan of a similar model or cluster, or from a library (loadmaster lab train plans)."
+EXPERIENCE_HELP = "Warm-start from your earlier plans of similar problems. [default: with --seconds and no --method]"
 
 
 def store_for(wanted: bool | None, budget: Budget, named: bool) -> Store | None:
@@ -50,7 +47,7 @@ def tell_starts(result: Result) -> None:
 
 
 def listed(store: Store | None) -> dict[str, Any]:
-    """What `plans list` shows, as data."""
+    """What `tools list plans` shows, as data."""
     entries = [] if store is None else store.entries()
     rows = [
         {
@@ -67,7 +64,7 @@ def listed(store: Store | None) -> dict[str, Any]:
 
 
 def show_list(store: Store | None) -> None:
-    """Prints what `plans list` shows."""
+    """Prints what `tools list plans` shows."""
     from loadmaster.errors import printable
     from loadmaster.problem.objective import objective_named
     from loadmaster.report.units import size_text, value_text
@@ -80,3 +77,13 @@ def show_list(store: Store | None) -> None:
         shown = value_text(objective_named(row["objective"]))(row["value"])
         print(printable(f"{shown:>10}  {row['objective']:11}  {row['model']} ({row['ops']:,} ops) on {row['cluster']}"))
     print(f"{len(known['plans'])} plans, {size_text(known['bytes'])}, in {known['folder']}")
+
+
+def list_plans(json: bool) -> None:
+    """`loadmaster tools list plans`."""
+    from loadmaster.methods.experience import Store
+
+    if json:
+        print_json(listed(Store.default()))
+    else:
+        show_list(Store.default())

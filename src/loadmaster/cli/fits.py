@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from loadmaster.graph import Graph
 
 SECONDS = 2.0  # for each trial, where nobody says: ten take twenty seconds
-_MODEL = "A .gguf file or hf:FOLDER, to serve it; package.module:callable and whatever else plan takes, for a step."
+_MODEL = "A .gguf file or hf:FOLDER, to serve it; any model that plan takes, for a step."
 
 
 def fits(
@@ -26,13 +26,13 @@ def fits(
     on: Annotated[str, typer.Option("--on", metavar="CLUSTER", help="A size such as 24GiB, a preset or a file.")],
     serve: Annotated[
         str | None,
-        typer.Option("--serve", metavar="REQUESTS", help=f"Of models that are served. {serving.SERVE_HELP}"),
+        typer.Option("--serve", metavar="REQUESTS", help=f"For served models. {serving.SERVE_HELP}"),
     ] = None,
     weights: Annotated[
-        str | None, typer.Option("--weights", help="Of hf: models: float32, float16, bfloat16, int8 or int4.")
+        str | None, typer.Option("--weights", help="For hf: models: float32, float16, bfloat16, int8 or int4.")
     ] = None,
     cache: Annotated[
-        str | None, typer.Option("--cache", help="Of models that are served: f16, q8_0 or q4_0. [default: f16]")
+        str | None, typer.Option("--cache", help="For served models: f16, q8_0 or q4_0. [default: f16]")
     ] = None,
     training: Training = None,
     optimizer: Optimizer = None,
@@ -45,7 +45,7 @@ def fits(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Say whether a model fits (exit code 0, else 3), then what would make it fit, cheapest first, as it is found."""
+    """Say whether a model fits (exit code 0, else 3), and what would make it fit, cheapest first."""
     served = languages.is_read(model, None) or serving.is_served(model)
     if served:
         capture = {"--train": training, "--optimizer": optimizer, "--dtype": dtype, "--batch": batch}
@@ -122,6 +122,3 @@ def _show(model: str, found: Any, changes: Iterator[Any]) -> None:
         print(f"  {change.what}: {peak} at most, {time_text(time_ns)} a {unit}\n    {change.command}", flush=True)
     if not helped:
         print("no change that was tried makes it fit")
-
-
-VERBS = (fits,)

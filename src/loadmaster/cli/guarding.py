@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 from loadmaster.errors import LoadmasterError, printable
 
@@ -32,22 +31,6 @@ def quieten() -> None:
             print(f"warning: {printable(str(message))}", file=sys.stderr)
 
     warnings.showwarning = show  # type: ignore[assignment]
-
-
-IN_LAB = ("bench", "generate", "train", "pack")
-
-
-class OldWords(TyperGroup):
-    """The verbs; a word that the command line once had is refused with the one it has now."""
-
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        if any(word.partition("=")[0] == "--with" for word in args):
-            ctx.fail("`--with` is now `--method`")
-        if args[:2] == ["list", "optimizers"]:
-            ctx.fail("`list optimizers` is now `list methods`")
-        if args and args[0] in IN_LAB:
-            ctx.fail(f"`{args[0]}` is now `lab {args[0]}`")
-        return super().parse_args(ctx, args)
 
 
 def verb(function: Callable[..., None]) -> Callable[..., None]:
@@ -80,7 +63,7 @@ def _tell(error: Exception, as_json: bool, debug: bool) -> int:
         sys.stdout.flush()
     except OSError:  # what is left in its buffer would be tried again, and complained of, at the very end
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    print(ours, file=sys.stderr)
+    print(f"error: {ours}", file=sys.stderr)
     return ours.exit_code
 
 
@@ -145,5 +128,5 @@ def finish(misfit: LoadmasterError | None) -> None:
     """Ends a verb whose answer is out: with the exit code of what is wrong, where something is."""
     if misfit is not None:
         sys.stdout.flush()
-        print(misfit, file=sys.stderr)
+        print(f"error: {misfit}", file=sys.stderr)
         raise typer.Exit(misfit.exit_code)

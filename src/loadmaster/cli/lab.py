@@ -15,7 +15,7 @@ from loadmaster.cli.options import Debug, Json, Ray, Seed, Simulations
 from loadmaster.errors import InvalidSetting, MissingExtra, UnreadableFile, printable
 
 lab_app = typer.Typer(
-    help="For those who make methods: benchmarks, random graphs, trained policies, packed memory.",
+    help="Research on methods: bench, generate, corpus, train, pack.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

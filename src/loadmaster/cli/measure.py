@@ -13,7 +13,8 @@ from loadmaster.cli.guarding import print_json
 from loadmaster.cli.options import Debug, Json, Mode, Model, Seconds, Seed, Simulations
 
 ModelToTime = Annotated[
-    str | None, typer.Argument(metavar="[MODEL]", help="A torch model whose ops to time alone.", show_default=False)
+    str | None,
+    typer.Argument(metavar="[MODEL]", help="A torch model whose ops are timed one by one.", show_default=False),
 ]
 
 
@@ -25,13 +26,13 @@ def measure(
     costs: Annotated[
         Path | None, typer.Option("--costs", metavar="FILE", help="Write the times of the model's ops to this file.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what is known.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure everything again.")] = False,
     seconds: Annotated[float, typer.Option("--seconds", help="Time for the model's ops.")] = 120.0,
     mode: Mode = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Measure this machine: devices, links, launch costs; with a model, also each of its distinct ops."""
+    """Measure this machine: devices, links, launch costs, and the ops of a model if you give one."""
     from loadmaster.files import cluster_to_json, save_cluster
     from loadmaster.files.costs import save_costs
 
@@ -89,18 +90,20 @@ def _op_facts(graph: Any, measured: Any) -> list[dict[str, Any]]:
 def race(
     model: Model,
     on: Annotated[str, typer.Option("--on", metavar="CLUSTER", help="'here', or a file that measure saved.")] = "here",
-    method: Annotated[str, typer.Option("--method", metavar="METHOD", help="What plans.")] = "auto",
+    method: Annotated[str, typer.Option("--method", metavar="METHOD", help="How to search.")] = "auto",
     seconds: Seconds = None,
     simulations: Simulations = None,
     seed: Seed = 0,
     infer: Annotated[bool, typer.Option("--infer", help="Race inference instead of a training step.")] = False,
-    compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Let torch.compile run too.")] = True,
+    compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Race torch.compile too.")] = True,
     mode: Mode = None,
-    save: Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Write our plan here, if it won.")] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FILE", help="Write the plan here, if it wins.")
+    ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Race the defaults against our plan on this machine: modelled and measured step and peak, and who won."""
+    """Race torch's defaults against a plan on this machine: modelled and measured step and peak."""
     from loadmaster.files import save_plan
     from loadmaster.report.machine import race_table
     from loadmaster.report.terminal import console
@@ -133,6 +136,3 @@ def race(
 
 def _progress(text: str) -> None:
     print(text, file=sys.stderr)
-
-
-VERBS = (measure, race)

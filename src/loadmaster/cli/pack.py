@@ -20,7 +20,7 @@ def pack(lifetimes: Path, capacity: str, out: Path, seconds: float) -> dict[str,
     from loadmaster.simulator.arenas.capacity import fit_in
     from loadmaster.simulator.arenas.orders import peak_of
 
-    limit = parse_size(capacity, "--capacity")
+    limit = parse_size(f"{capacity}B" if capacity.isdecimal() else capacity, "--capacity")
     words.check_writable(out)
     blocks = load_lifetimes(lifetimes)
     peak = peak_of(blocks.lower, blocks.upper, blocks.nbytes)

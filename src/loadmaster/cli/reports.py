@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan that 'loadmaster plan --save' wrote.")]
 OfModel = Annotated[
     str | None,
-    typer.Option("--model", metavar="MODEL", help="The model it plans. [default: the one it names, if of the zoo]"),
+    typer.Option("--model", metavar="MODEL", help="The model of the plan. [default: the zoo model that it names]"),
 ]
 Goal = Annotated[
     str | None,
@@ -37,19 +37,21 @@ Goal = Annotated[
         "--objective",
         metavar=OBJECTIVES,
         callback=known_objective,
-        help="What was to be small. [default: what the file says, or step-time]",
+        help="What to minimise. [default: what the file says, or step-time]",
     ),
 ]
 OnMany = Annotated[
     list[str] | None,
-    typer.Option("--on", metavar="CLUSTER", help="Its cluster, or others to plan the model for; may be given often."),
+    typer.Option(
+        "--on", metavar="CLUSTER", help="The plan's cluster, or others to plan the model for; may be repeated."
+    ),
 ]
 OfPolicy = Annotated[
     str | None,
     typer.Option(
         "--policy",
         metavar="NAME",
-        help="A learned policy to read: regal, gas, go, placeto, hdp, rnn or a .safetensors file of REGAL's.",
+        help="Also show why a learned policy decides: regal, gas, go, placeto, hdp, rnn or a file.",
     ),
 ]
 
@@ -65,17 +67,13 @@ def explain(
     trace: Trace = None,
     policy: OfPolicy = None,
     save: Annotated[
-        Path | None, typer.Option("--save", metavar="FILE", help="Write the better plan that the trials find, if any.")
+        Path | None, typer.Option("--save", metavar="FILE", help="Write the better plan, if explain finds one.")
     ] = None,
     verbose: Verbose = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Explain a saved plan: how good it is, what holds it up, what fills the memory, what to do next.
-
-    With --policy, also what a learned policy says of the model there and what its decisions go with: for go, placeto,
-    hdp and rnn the features that moved each, tested by changing them.
-    """
+    """Explain a saved plan: how good it is, what limits it, what fills the memory, what to do next."""
     from loadmaster.report.explain import explain as explained
 
     check_targets(report, trace, save)
@@ -132,7 +130,7 @@ def diff(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Say what makes one saved plan faster or smaller than another: whole or split, fused or not, of any batch."""
+    """Say why one saved plan is faster or smaller than another."""
     from loadmaster.report.diff import diff as difference
 
     check_targets(report)
@@ -156,14 +154,14 @@ def diff(
 def plot(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="A plan, or what 'loadmaster compare --json' printed, for each model."),
+        typer.Argument(metavar="FILE...", help="One plan, or files that 'loadmaster compare --json' printed."),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to: a .png, .svg or .pdf file.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="A .png, .svg or .pdf file.")],
     what: Annotated[
         Literal["timeline", "memory", "pipeline", "policy"],
         typer.Option(
             "--what",
-            help="Of a plan; pipeline: with its bubbles; policy: what a learned policy says of the model.",
+            help="What to draw of a plan; pipeline shows bubbles, policy a learned policy's prediction.",
         ),
     ] = "timeline",
     policy: OfPolicy = "regal",
@@ -172,7 +170,7 @@ def plot(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Draw a figure: timeline or memory of a plan, a learned policy's action there, or bars of comparisons."""
+    """Draw a figure: the timeline or memory of a plan, a learned policy's prediction, or bars of comparisons."""
     from loadmaster.files.text import read_json
     from loadmaster.report.plot import plot_methods
 
@@ -212,9 +210,6 @@ def _summary_of(problem: Problem, saved: Plan, policy: str) -> dict[str, Any]:
 
     with stages.status(f"reading {policy}"):
         return summarise_policy(problem, policy, saved).to_json()
-
-
-VERBS = (explain, diff, plot)
 
 
 def read_plan(

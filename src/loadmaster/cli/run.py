@@ -24,24 +24,23 @@ def run(
     plan: Annotated[Path, typer.Option("--plan", metavar="FILE", help="A plan that 'loadmaster plan --save' wrote.")],
     verify: Annotated[
         bool | None,
-        typer.Option(
-            "--verify/--no-verify", help="Prove that it computes what the model does. [default: where memory allows]"
-        ),
+        typer.Option("--verify/--no-verify", help="Compare one step with plain torch. [default: where memory allows]"),
     ] = None,
     steps: Annotated[int, typer.Option("--steps", min=1, help="How many steps to time.")] = 5,
     devices: Annotated[
-        str | None, typer.Option("--devices", metavar="A,B", help="A torch device for each of the plan's: cuda:0,cpu.")
+        str | None,
+        typer.Option("--devices", metavar="A,B", help="The torch device for each device of the plan: cuda:0,cpu."),
     ] = None,
     compile_kernels: Annotated[
         bool | None, typer.Option("--compile/--no-compile", help="Compile fused kernels. [default: on GPUs]")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Of an .onnx or .tflite model: write it in order.")
+        Path | None, typer.Option("--out", metavar="FILE", help="Write an .onnx or .tflite model in plan order.")
     ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Run a plan here, and print what was modelled beside what was measured."""
+    """Run a plan on this machine, and print modelled beside measured times."""
     from loadmaster.importers import sizes_behind
 
     if sizes_behind(model)[0].endswith((".onnx", ".tflite")):
@@ -90,6 +89,3 @@ def _reorder(model: str, plan: Path, out: Path | None) -> dict[str, Any]:
         raise InvalidSetting("where is the ordered model to go?", "--out", fix)
     moved = reorder(path, load_plan(plan), out, sizes)
     return {"file": str(out), "moved": moved, "text": f"{moved} nodes in another place; written to {out}"}
-
-
-VERBS = (run,)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from loadmaster.serving.readback import Exported
     from loadmaster.serving.requests import Goal
 
-SERVE_HELP = "Plan for requests: prompt=2048,new=256,batch=4,flight=1."
+SERVE_HELP = "Plan inference for such requests: prompt=2048,new=256,batch=4,flight=1."
 TARGETS_HELP = "device-map, vllm, llama.cpp, pipelining, megatron or onnxruntime"
 
 
@@ -50,13 +50,13 @@ def plan_served(
     json: bool,
 ) -> None:
     """What `plan` does with a model that answers requests."""
-    from loadmaster.planning import DEFAULT_CLUSTER
+    from loadmaster.cluster.machine import THIS_MACHINE
     from loadmaster.serving.exports import target_of
     from loadmaster.serving.planning import plan_serving, service_for
     from loadmaster.serving.requests import Requests
 
     chosen, requests = None if target is None else target_of(target), Requests.of(serve)
-    cluster = words.cluster_of(on or DEFAULT_CLUSTER)
+    cluster = words.cluster_of(on or THIS_MACHINE)
     reports.check_targets(save, report, plot)
     if sweep is not None:
         wait = 2.0 if seconds is None else seconds
@@ -333,16 +333,16 @@ def _reserve_line(result: ServingResult) -> str:
 
 
 def export(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="What 'plan --save' wrote.")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan that 'loadmaster plan --save' wrote.")],
     to: Annotated[str, typer.Option("--to", metavar="TARGET", help=TARGETS_HELP)],
     model: OfModel = None,
     on: Annotated[
-        list[str] | None, typer.Option("--on", metavar="CLUSTER", help="The cluster of a plan that was not served.")
+        list[str] | None, typer.Option("--on", metavar="CLUSTER", help="The cluster, for a plan made without --serve.")
     ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Print a plan in the words of another runtime. One that splits modules is refused, with the modules."""
+    """Print a plan in the format of another runtime."""
     from loadmaster.serving.exports import main_device, target_of
     from loadmaster.serving.readback import exported
 
@@ -390,6 +390,3 @@ def _read_modules(path: Path, to: str, model: str | None, on: list[str] | None) 
 
     problem, saved, _ = reports.read_plan(path, model, on or [], None, None)
     return modules_of(problem, saved, to)
-
-
-VERBS = (export,)

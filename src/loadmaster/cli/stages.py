@@ -124,6 +124,18 @@ def lay_out(result: Result, path: Path) -> Arenas:
     return arenas
 
 
+def show_methods(problem: Problem, choice: str, rows: list[tuple[str, Result]], saved: Path | None) -> None:
+    """The table of methods, the best of several, and where it was saved."""
+    from loadmaster.report.terminal import console, methods_table, problem_line, verdict
+
+    screen = console()
+    screen.print(problem_line(problem, choice), "", methods_table(rows), "", sep="\n")
+    if len(rows) > 1:
+        screen.print(verdict(rows), soft_wrap=True)
+    if saved is not None:
+        screen.print(f"plan written to {saved}", soft_wrap=True)
+
+
 @contextmanager
 def counting(doing: str, each_s: float | None) -> Iterator[Callable[[int, int], None]]:
     """Says which of how many pieces of work is going on, and how long they all take; gives what to call with them."""

@@ -28,10 +28,12 @@ def tradeoff(
     model: Model,
     on: On = None,
     method: Annotated[str | None, typer.Option("--method", metavar="METHOD", help=METHOD_HELP)] = None,
-    points: Annotated[int, typer.Option("--points", help="Plans to look for.")] = 8,
+    points: Annotated[int, typer.Option("--points", help="How many plans to look for.")] = 8,
     step_limit: Annotated[
         float | None,
-        typer.Option("--step-limit", metavar="PERCENT", help="Only the smallest plan at most so much slower."),
+        typer.Option(
+            "--step-limit", metavar="PERCENT", help="Print only the smallest plan that is at most this much slower."
+        ),
     ] = None,
     recompute: Recompute = "auto",
     offload: Offload = "auto",
@@ -48,7 +50,7 @@ def tradeoff(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show how much memory costs how much time: plans none of which is both slower and larger than another."""
+    """Show plans between the fastest and the smallest: what each GiB saved costs in time."""
     from loadmaster.report.tradeoff import Means, plot_tradeoff, smallest_within
     from loadmaster.report.tradeoff import tradeoff as front
 
@@ -98,6 +100,3 @@ def _show(rows: list[dict]) -> None:  # type: ignore[type-arg]
         seen.add((step, peak))
         table.add_row(step, percent_text(more), peak, f"{share:.0%}", row["plan"] or "")
     console().print(table)
-
-
-VERBS = (tradeoff,)

@@ -6,23 +6,23 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from loadmaster import __version__
-from loadmaster.cli import asking, languages, pipelines, planning, reports, splits, stages, words
+from loadmaster.cli import asking, languages, pipelines, planning, reports, stages, words
 from loadmaster.cli import experience as experiences
 from loadmaster.cli import fits as fitting
 from loadmaster.cli import measure as measuring
 from loadmaster.cli import run as running
 from loadmaster.cli import serve as serving
-from loadmaster.cli import tradeoff as tradeoffs
-from loadmaster.cli.guarding import OldWords, finish, print_json, quieten, verb, with_error
+from loadmaster.cli.guarding import finish, print_json, quieten, verb, with_error
+from loadmaster.cli.helping import HelpAll, LongVerb, Verbs
 from loadmaster.cli.lab import lab_app
 from loadmaster.cli.options import (
     METHOD_HELP,
-    Addresses,
+    SERVING,
     Assume,
     Batch,
     Costs,
@@ -34,7 +34,6 @@ from loadmaster.cli.options import (
     Microbatches,
     Mode,
     Model,
-    NeededOn,
     Objective,
     Offload,
     On,
@@ -53,16 +52,13 @@ from loadmaster.cli.options import (
     Training,
     Verbose,
 )
-from loadmaster.cli.shelves import plans_app, zoo_app
+from loadmaster.cli.tools import tools_app
+from loadmaster.cli.zoo import zoo_app
 from loadmaster.errors import InvalidSetting
-
-if TYPE_CHECKING:
-    from loadmaster.problem import Problem
-    from loadmaster.search import Result
 
 app = typer.Typer(
     name="loadmaster",
-    cls=OldWords,
+    cls=Verbs,
     help="Plans fusion, placement and schedule of machine-learning graphs on the devices you have.",
     no_args_is_help=True,
     add_completion=False,
@@ -71,7 +67,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 ok, 1 error, 2 wrong usage, 3 the plan does not fit in memory.",
 )
 app.add_typer(zoo_app, name="zoo")
-app.add_typer(plans_app, name="plans")
+app.add_typer(tools_app, name="tools")
 app.add_typer(lab_app, name="lab")
 
 COMPARED = ("one-device", "expert", "heft", "etf", "greedy-fusion")
@@ -101,7 +97,7 @@ def _top(
     """Plans fusion, placement and schedule of machine-learning graphs on the devices you have."""
 
 
-@app.command()
+@app.command(cls=LongVerb)
 @verb
 def plan(
     model: Model,
@@ -128,34 +124,67 @@ def plan(
     assume: Assume = False,
     granularity: Annotated[
         Literal["op", "module", "block"] | None,
-        typer.Option("--granularity", help="What must stay whole on one device. [default: op, or what --for takes]"),
+        typer.Option(
+            "--granularity",
+            rich_help_panel=SERVING,
+            help="What stays whole on one device. [default: op, or what --for takes]",
+        ),
     ] = None,
     serve: Annotated[str | None, typer.Option("--serve", metavar="REQUESTS", help=serving.SERVE_HELP)] = None,
     target: Annotated[
-        str | None, typer.Option("--for", metavar="RUNTIME", help=f"Plan what it can take: {serving.TARGETS_HELP}.")
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="RUNTIME",
+            rich_help_panel=SERVING,
+            help=f"Plan only what this runtime can take: {serving.TARGETS_HELP}.",
+        ),
     ] = None,
     goal: Annotated[
         Literal["latency", "first-token", "per-token", "throughput"],
-        typer.Option("--goal", help="What matters when serving."),
+        typer.Option("--goal", rich_help_panel=SERVING, help="What to minimise or raise when serving."),
     ] = "latency",
     weights: Annotated[
-        str, typer.Option("--weights", help="Of served models: float32, float16, bfloat16, int8 or int4.")
+        str,
+        typer.Option(
+            "--weights",
+            rich_help_panel=SERVING,
+            help="Type of a served model's weights: float32, float16, bfloat16, int8 or int4.",
+        ),
     ] = "bfloat16",
     cache: Annotated[
-        str, typer.Option("--cache", help="Of .gguf files: auto, f16, q8_0 or q4_0; auto prefers f16.")
+        str,
+        typer.Option(
+            "--cache", rich_help_panel=SERVING, help="For .gguf files: auto, f16, q8_0 or q4_0; auto prefers f16."
+        ),
     ] = "auto",
     census: Annotated[
-        Path | None, typer.Option("--census", metavar="FILE", help="Of .gguf files: how often experts are chosen.")
+        Path | None,
+        typer.Option(
+            "--census", metavar="FILE", rich_help_panel=SERVING, help="For .gguf files: how often experts are chosen."
+        ),
     ] = None,
     sweep: Annotated[
-        str | None, typer.Option("--sweep", metavar="context=1k..64k", help="A plan for each context, doubled.")
+        str | None,
+        typer.Option(
+            "--sweep",
+            metavar="context=1k..64k",
+            rich_help_panel=SERVING,
+            help="One plan for each context length, each twice the last.",
+        ),
     ] = None,
-    like: Annotated[Path | None, typer.Option("--like", metavar="PLAN", help=experiences.LIKE_HELP)] = None,
+    like: Annotated[
+        Path | None, typer.Option("--like", metavar="PLAN", rich_help_panel="Search", help=experiences.LIKE_HELP)
+    ] = None,
     experience: Annotated[
-        bool | None, typer.Option("--experience/--no-experience", help=experiences.EXPERIENCE_HELP)
+        bool | None,
+        typer.Option("--experience/--no-experience", rich_help_panel="Search", help=experiences.EXPERIENCE_HELP),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="With --sweep: draw it: sweep.png, .svg or .pdf.")
+        Path | None,
+        typer.Option(
+            "--plot", metavar="FILE", rich_help_panel=SERVING, help="Draw the --sweep: sweep.png, .svg or .pdf."
+        ),
     ] = None,
     ray: Ray = None,
     save: Save = None,
@@ -164,8 +193,9 @@ def plan(
     verbose: Verbose = False,
     json: Json = False,
     debug: Debug = False,
+    help_all: HelpAll = False,
 ) -> None:
-    """Plan a model: what is one kernel, which device runs what, and in which order."""
+    """Plan a model: which ops to fuse, which device runs each, and in which order."""
     if languages.is_read(model, target):
         languages.plan_language(
             model,
@@ -197,7 +227,9 @@ def plan(
         )
         return
     if plot is not None:
-        raise InvalidSetting("--plot draws a sweep", "--plot", "give it with --sweep, or use 'loadmaster plot PLAN'")
+        raise InvalidSetting(
+            "--plot draws a sweep", "--plot", "give it with --sweep, or use 'loadmaster tools plot PLAN'"
+        )
     kept, in_stages = serving.held_to(target, granularity)
     if fusion == "auto" and (kept != "op" or split != "none"):
         fusion = "none"  # whole modules, and parts of ops, are placed
@@ -259,45 +291,10 @@ def plan(
             print(note)
     reports.tell_report(said, plans.result, verbose)
     if verbose:
-        _show_methods(problem, choice, planning.rows(plans, asked), None)
+        stages.show_methods(problem, choice, planning.rows(plans, asked), None)
     if save is not None and misfit is None:
         print(f"plan written to {save}")
     planning.tell(plans, asked, beside)
-    finish(misfit)
-
-
-@app.command()
-@verb
-def simulate(
-    model: Model,
-    on: NeededOn,
-    plan: Annotated[Path, typer.Option("--plan", metavar="FILE", help="A plan that 'loadmaster plan --save' wrote.")],
-    memory_limit: MemoryLimit = None,
-    addresses: Addresses = None,
-    json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Simulate a saved plan afresh; with --addresses, lay out the memory of each device too."""
-    from loadmaster.files import load_plan_file
-    from loadmaster.report.explain import replayed
-    from loadmaster.report.fit import does_not_fit
-    from loadmaster.report.summary import simulation_summary
-
-    limit = words.size_of(memory_limit)
-    reports.check_targets(addresses)
-    saved = load_plan_file(plan)
-    how = reports.how_captured(reports.head_of(plan)) if words.is_callable(model) else None
-    problem, choice = stages.problem_for(model, on, "step-time", limit, how=how)
-    problem = splits.problem_of(problem, saved)
-    result = replayed(problem, saved.plan, plan.name)
-    misfit = None if result.fits else does_not_fit(result, limit)
-    arenas = stages.lay_out(result, addresses) if addresses is not None and misfit is None else None
-    if json:
-        print_json(with_error(simulation_summary(result, arenas), misfit))
-    else:
-        _show_methods(problem, choice, [(plan.name, result)], None)
-        if arenas is not None:
-            reports.tell_arenas(problem, arenas, addresses)
     finish(misfit)
 
 
@@ -308,7 +305,7 @@ def compare(
     on: On = None,
     methods: Annotated[
         str | None,
-        typer.Option("--method", metavar="A,B,C", help="Methods, joined with commas; each may have settings."),
+        typer.Option("--method", metavar="A,B,C", help="Methods, joined with commas."),
     ] = None,
     objective: Objective = "step-time",
     memory_limit: MemoryLimit = None,
@@ -326,7 +323,7 @@ def compare(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Plan a model with several methods: same budget for each, same simulator, one table."""
+    """Plan a model with several methods, each with the same budget, in one table."""
     from loadmaster.report.summary import best_of, compare_summary
 
     budget = words.budget_of(seconds, simulations)
@@ -343,63 +340,15 @@ def compare(
     if json:
         print_json(with_error(compare_summary(results, left), misfit))
     else:
-        _show_methods(problem, choice, rows, save if misfit is None else None)
+        stages.show_methods(problem, choice, rows, save if misfit is None else None)
         if left:
             print(f"interrupted; not run: {', '.join(left)}")
         reports.tell_files(report, trace)
     finish(misfit)
 
 
-@app.command()
-@verb
-def inspect(model: Model, on: On = None, json: Json = False, debug: Debug = False) -> None:
-    """Show what is in a model: ops, arithmetic, bytes by role, critical path, largest tensors."""
-    from loadmaster.report.inspection import inspect_problem
-
-    problem, _ = stages.problem_for(model, on, "step-time", None)
-    found = inspect_problem(problem)
-    if json:
-        graph = {"name": problem.source.name, "digest": problem.source.digest}
-        print_json({"graph": graph, **found.as_data()})
-        return
-    from loadmaster.report.terminal import console, inspection_view
-
-    for table in inspection_view(problem, found):
-        console().print(table, "")
-
-
-@app.command("list")
-@verb
-def list_names(
-    what: Annotated[Literal["methods", "clusters"], typer.Argument(show_default=False)],
-    json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """List the methods or the clusters there are."""
-    from loadmaster.report.listing import cluster_rows, method_rows
-    from loadmaster.report.terminal import clusters_table, console, known_methods_table
-
-    rows = method_rows() if what == "methods" else cluster_rows()
-    if json:
-        print_json({what: rows})
-    else:
-        console().print((known_methods_table if what == "methods" else clusters_table)(rows))
-
-
-_GROUPS = (running, reports, serving, fitting, measuring, tradeoffs)
-for _function in (each for group in _GROUPS for each in group.VERBS):
+for _function in (reports.explain, running.run, serving.export, fitting.fits, measuring.measure):
     app.command()(verb(_function))
-
-
-def _show_methods(problem: Problem, choice: str, rows: list[tuple[str, Result]], saved: Path | None) -> None:
-    from loadmaster.report.terminal import console, methods_table, problem_line, verdict
-
-    screen = console()
-    screen.print(problem_line(problem, choice), "", methods_table(rows), "", sep="\n")
-    if len(rows) > 1:
-        screen.print(verdict(rows), soft_wrap=True)
-    if saved is not None:
-        screen.print(f"plan written to {saved}", soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -75,7 +75,9 @@ def check_settings(specs: list[str], memory_limit: str | None, save: Path | None
     from loadmaster.catalog.specs import make_method
 
     if not specs:
-        raise InvalidSetting("no method was named", "--method", "give one or more names from 'loadmaster list methods'")
+        raise InvalidSetting(
+            "no method was named", "--method", "give one or more names from 'loadmaster tools list methods'"
+        )
     for spec in specs:
         make_method(spec)
     if save is not None:
@@ -137,12 +139,13 @@ def problem_of(
 ) -> tuple[Problem, str]:
     """The priced problem, and why that cluster when nobody asked for it. What makes a plan refuses a model that is
     mostly assumed, unless it was told to accept it; what looks at one does not."""
+    from loadmaster.cluster.machine import this_machine
     from loadmaster.cost import price
     from loadmaster.importers import load
     from loadmaster.planning import default_cluster
 
     named = None if on is None else in_mode(cluster_of(on), mode)
-    graph = load(model, **{"gpu": named is None or named.has_gpu, "assume": assume, **(how or {})})
+    graph = load(model, **{"gpu": (named or this_machine()).has_gpu, "assume": assume, **(how or {})})
     if named is not None:
         cost = costs_of(costs, graph, named)
         return price(graph, named, objective=objective, memory_limit=memory_limit, cost=cost), ""
@@ -150,7 +153,7 @@ def problem_of(
     cluster = in_mode(cluster, mode)
     cost = costs_of(costs, graph, cluster)
     priced = price(graph, cluster, objective=objective, memory_limit=memory_limit, cost=cost)
-    return priced, f" ({reason}; choose with --on)"
+    return priced, f" ({reason}, --on 2xa100-nvlink plans for another)"
 
 
 def cluster_of(name: str) -> Cluster:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from loadmaster.cluster.cluster import GIB, Cluster, Device, Link, dense_channels
+from loadmaster.cluster.machine import THIS_MACHINE
 from loadmaster.cluster.presets import SINGLE_PRESETS, preset
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph.columns import ints
@@ -48,7 +49,7 @@ def with_more(cluster: Cluster, count: int) -> tuple[Cluster, str]:
 
 def _is_preset(cluster: Cluster) -> bool:
     """Whether its name alone gives it back, memory and all, and can be joined with others."""
-    if cluster.name in SINGLE_PRESETS:
+    if cluster.name in (*SINGLE_PRESETS, THIS_MACHINE):
         return False
     try:
         named = preset(cluster.name)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loadmaster.cluster.cluster import GIB, Cluster, Device, Link, dense_channels
+from loadmaster.cluster.machine import THIS_MACHINE, this_machine
 from loadmaster.cluster.sizes import parse_size
 from loadmaster.errors import InvalidCluster, InvalidSetting, UnknownName
 
@@ -183,6 +184,8 @@ def preset(name: str) -> Cluster:
     """
     if not isinstance(name, str):
         raise InvalidSetting.instead_of("name of a cluster", name, "preset", "give one such as '2xa100-nvlink'")
+    if name == THIS_MACHINE:
+        return this_machine()
     if name == "regal":
         return _regal()
     if match := re.fullmatch(r"placeto-([24])", name):
@@ -219,6 +222,8 @@ def _parse_part(text: str, name: str) -> tuple[int, str, int | None]:
     match = re.fullmatch(rf"(?:(\d{{1,3}})x)?(?:({_SIZE})|([a-z0-9-]+)(?::({_SIZE}))?)", text)
     named = match[3] or _ANY_GPU if match else text
     kind = _ALIASES.get(named, named)
+    if not match and (joined := "+".join(re.split(r"[,;\s]+", name.strip()))) != name:
+        raise UnknownName(f"there is no cluster called '{name}'", "", f"did you mean {joined}?")
     if not match or kind not in _PARTS:
         raise UnknownName.among("cluster", name, preset_names(), "a preset, presets joined with '+', or a JSON file")
     count = int(match[1] or 1)

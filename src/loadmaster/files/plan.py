@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster.cluster import Cluster
+from loadmaster.cluster.machine import THIS_MACHINE
 from loadmaster.errors import InvalidPlan, InvalidSetting
 from loadmaster.files.cluster import cluster_from_json, cluster_to_json
 from loadmaster.files.graph import graph_from_json, graph_to_json
@@ -89,10 +90,10 @@ def _added_to_json(added: Additions) -> dict[str, Any]:
 
 
 def _circumstances(problem: Problem) -> dict[str, Any]:
-    """Of a plan that can be run: how its model was captured, and the cluster in full."""
+    """Of a plan that can be run: how its model was captured, and the cluster; of one for this machine: the cluster."""
     captured = problem.source.captured
     if not captured:
-        return {}
+        return {"on": cluster_to_json(problem.cluster)} if problem.cluster.name == THIS_MACHINE else {}
     return {"captured": dict(captured), "on": cluster_to_json(problem.cluster), "model": _packed(problem.source)}
 
 

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -38,7 +39,9 @@ def checked_path(path: PathLike) -> Path:
     except OSError as error:
         raise UnreadableFile(f"'{found}' cannot be read: {error.strerror}", "", "check the path") from None
     if not there:
-        raise UnreadableFile(f"there is no file '{found}'", "", "check the path")
+        near = get_close_matches(found.name, os.listdir(found.parent) if found.parent.is_dir() else [], n=2)
+        named = " or ".join(str(found.parent / name) for name in near)
+        raise UnreadableFile(f"there is no file '{found}'", "", f"did you mean {named}?" if named else "check the path")
     if not ordinary:
         kind = "a directory" if found.is_dir() else "not an ordinary file"
         raise UnreadableFile(f"'{found}' is {kind}", "", "give the path of a file")

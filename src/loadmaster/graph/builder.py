@@ -51,7 +51,7 @@ class GraphBuilder:
     >>> g.build()
     Traceback (most recent call last):
         ...
-    loadmaster.errors.InvalidGraph: InvalidGraph: tensor '2' is an activation that no op makes
+    loadmaster.errors.InvalidGraph: tensor '2' is an activation that no op makes
       where: tiny
       fix:   give it the role input, weight or state, or list it in an op's outputs
 

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -276,7 +277,19 @@ def _unknown_file(text: str, path: str) -> LoadmasterError:
         return ImportFailed(f"'{text}' cannot be loaded as it is", f"a {suffix} file", _ELSEWHERE[suffix])
     if suffix and os.path.exists(path):
         return UnknownName.among("format for files that end in", suffix, catalog.IMPORTERS, text)
-    return UnknownName(f"there is no model called '{text}'", "", f"give {FORMS}")
+    near = _near(text)
+    return UnknownName(f"there is no model called '{text}'", "", f"did you mean {near}?" if near else f"give {FORMS}")
+
+
+def _near(text: str) -> str:
+    """A model of the zoo, or a file in that folder, that could be meant; empty where none is near."""
+    folder, name = os.path.split(text)
+    files = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
+    entries: Any = _resolve("loadmaster.zoo:ENTRIES")
+    known = [f"zoo:{entry}" for entry in entries]
+    known += [os.path.join(folder, file) for file in files if suffix_of(file) in catalog.IMPORTERS]
+    stems = [one for one in known if one.partition(":")[2] == text or Path(one).stem == name]
+    return " or ".join(stems or get_close_matches(text, known, n=2))
 
 
 def build_module(text: str) -> tuple[Any, Any]:

@@ -115,7 +115,7 @@ def check(plan: Plan, problem: Problem) -> None:
     >>> check(Plan.of(problem, [0, 1]), problem)
     Traceback (most recent call last):
         ...
-    loadmaster.errors.InvalidPlan: InvalidPlan: ops 'b' and 'a' must share a device
+    loadmaster.errors.InvalidPlan: ops 'b' and 'a' must share a device
       where: colocation group 0
       fix:   place the whole group together
 

@@ -54,7 +54,7 @@ def _advice(result: Result, device: str, over: int, memory_limit: int | None) ->
     give = f"give '{device}' {size_text(over)} more"
     if memory_limit is not None:
         need = int(result.timeline.peak_bytes.max())
-        give = f"raise --memory-limit from {size_text(memory_limit)} to {size_text(need)} ({need} bytes)"
+        give = f"raise --memory-limit from {size_text(memory_limit)} to {size_text(need)} (--memory-limit {need}B)"
     wider = _wider(problem)
     if (hopeless := _hopeless(problem)) is not None:
         return f"no plan can fit on these devices ({hopeless}): {give}{wider}"

@@ -1,4 +1,4 @@
-"""The names there are, as rows: for `loadmaster list` and its JSON.
+"""The names there are, as rows: for `loadmaster tools list` and its JSON.
 
 What a method is for is the first paragraph of its class's docstring, its settings are its fields.
 """

@@ -47,7 +47,7 @@ def solve(
 
     Args:
         problem: what `price` made.
-        method: a name with settings, such as "auto" or "anneal:temperature=0.1" (`loadmaster list methods` has
+        method: a name with settings, such as "auto" or "anneal:temperature=0.1" (`loadmaster tools list methods` has
             them all), or an object with `optimize(search)`.
         budget: seconds, or a Budget; ten seconds by default.
         seed: of all random choices, a whole number of at least 0.

@@ -33,14 +33,26 @@ def test_a_split_plan_is_told_saved_and_simulated_again(tmp_path: Path) -> None:
     assert told["splits"][0]["op"] == "mm" and told["splits"][0]["parts"] == 2
     assert told["step_ns"] < told["whole_ops_value"]
     again = CliRunner().invoke(
-        app, ["simulate", str(tmp_path / "plan.graph.json"), "--on", "3xa100-nvlink", "--plan", str(plan), "--json"]
+        app,
+        [
+            "tools",
+            "simulate",
+            str(tmp_path / "plan.graph.json"),
+            "--on",
+            "3xa100-nvlink",
+            "--plan",
+            str(plan),
+            "--json",
+        ],
     )
     assert json.loads(again.stdout)["step_ns"] == told["step_ns"]
     # The plan's file remembers what is split, so that the model itself will do.
-    again = CliRunner().invoke(app, ["simulate", str(model), "--on", "3xa100-nvlink", "--plan", str(plan), "--json"])
+    again = CliRunner().invoke(
+        app, ["tools", "simulate", str(model), "--on", "3xa100-nvlink", "--plan", str(plan), "--json"]
+    )
     assert json.loads(again.stdout)["step_ns"] == told["step_ns"]
     for words_of_model in ([], ["--model", str(model)]):
-        drawn = ["plot", str(plan), "--out", str(tmp_path / "plan.svg"), *words_of_model]
+        drawn = ["tools", "plot", str(plan), "--out", str(tmp_path / "plan.svg"), *words_of_model]
         assert CliRunner().invoke(app, drawn).exit_code == 0
     shown = CliRunner().invoke(app, [*words, "--verbose"], env={"COLUMNS": "140"}).stdout
     assert "'mm'" in shown and "2 parts" in shown and "whole ops" in shown
@@ -81,10 +93,12 @@ def test_a_plan_on_shares_is_told_saved_and_simulated_again(tmp_path: Path) -> N
         "of these shares alone"
     )
     for given in (str(model), str(tmp_path / "plan.graph.json")):
-        again = CliRunner().invoke(app, ["simulate", given, "--on", "4xa100-nvlink", "--plan", str(plan), "--json"])
+        again = CliRunner().invoke(
+            app, ["tools", "simulate", given, "--on", "4xa100-nvlink", "--plan", str(plan), "--json"]
+        )
         assert json.loads(again.stdout)["step_ns"] == told["step_ns"]
     assert "on every device" in CliRunner().invoke(app, words).stdout
-    drawn = ["plot", str(plan), "--out", str(tmp_path / "plan.svg"), "--model", str(model)]
+    drawn = ["tools", "plot", str(plan), "--out", str(tmp_path / "plan.svg"), "--model", str(model)]
     assert CliRunner().invoke(app, drawn).exit_code == 0
 
 

@@ -60,10 +60,8 @@ def _graph(times):
 @pytest.mark.parametrize(
     ("model", "times", "cluster"),
     [
-        ("zoo:gnmt-4", 5, "4xp100-pcie"),
-        ("zoo:gnmt-8/infer", 5, "8xp100-pcie"),
-        ("zoo:gpt2", 5, "2xa100-nvlink"),
-        ("model.json", 5, "2xa100-nvlink"),
+        ("zoo:gnmt-4", 5, "this-machine"),
+        ("model.json", 5, "this-machine"),
         ("model.json", [5, 6, 7], "3xa100-nvlink"),
     ],
 )

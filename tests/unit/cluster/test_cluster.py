@@ -67,7 +67,8 @@ class TestPresets:
     def test_unknown_names_list_the_choices(self, name: str) -> None:
         with pytest.raises(UnknownName) as caught:
             Cluster.preset(name)
-        assert f"'{name}'" in caught.value.what and "regal" in caught.value.fix and "Nxh200" in caught.value.fix
+        assert f"'{name}'" in caught.value.what
+        assert "did you mean " in caught.value.fix or "Nxh200" in caught.value.fix
 
     @pytest.mark.parametrize("name", ["0xcpu", "65xcpu", "60xcpu+5xk80", "999xcpu"])
     def test_counts_out_of_range(self, name: str) -> None:

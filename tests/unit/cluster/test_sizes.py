@@ -13,7 +13,7 @@ from loadmaster.errors import InvalidSetting
         ("512 MiB", 512 * 2**20),
         ("2GB", 2 * 10**9),
         ("1.5kib", 1536),
-        ("1048576", 2**20),
+        ("1048576B", 2**20),
         ("7b", 7),
     ],
 )
@@ -21,7 +21,9 @@ def test_sizes_as_people_write_them(text, nbytes):
     assert parse_size(text, "--memory-limit") == nbytes
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "16 gigs", "-1GiB", "1e9", "0", "0GiB", "99999TiB", "nan", "16GiB extra"])
+@pytest.mark.parametrize(
+    "text", ["", "16", "1048576", "GiB", "16 gigs", "-1GiB", "1e9", "0", "0GiB", "99999TiB", "nan", "16GiB extra"]
+)
 def test_other_words_are_refused_with_an_example(text):
     with pytest.raises(InvalidSetting) as caught:
         parse_size(text, "--memory-limit")

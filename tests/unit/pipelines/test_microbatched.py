@@ -325,7 +325,16 @@ def test_the_command_line(tmp_path: Path) -> None:
     told = json.loads(CliRunner().invoke(app, [*words, *files, "--json"]).stdout)
     assert told["microbatches"] == 4 and told["fits"] and len(told["stages"]) >= 2
     assert told["step_ns"] <= min(other["step_ns"] for other in told["others"])
-    again = ["simulate", str(tmp_path / "plan.graph.json"), "--on", "2xa100-nvlink", "--plan", str(plan), "--json"]
+    again = [
+        "tools",
+        "simulate",
+        str(tmp_path / "plan.graph.json"),
+        "--on",
+        "2xa100-nvlink",
+        "--plan",
+        str(plan),
+        "--json",
+    ]
     assert json.loads(CliRunner().invoke(app, again).stdout)["step_ns"] == told["step_ns"]
     assert len(schedule.read_text().splitlines()) == 2
     short = CliRunner().invoke(app, words).stdout

@@ -60,7 +60,17 @@ def test_pareto_by_hand() -> None:
 def test_the_verb_saves_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     write_model(tmp_path / "model.json")
-    words = ["tradeoff", str(tmp_path / "model.json"), "--on", "2xp100-pcie", "--simulations", "60", "--points", "3"]
+    words = [
+        "tools",
+        "tradeoff",
+        str(tmp_path / "model.json"),
+        "--on",
+        "2xp100-pcie",
+        "--simulations",
+        "60",
+        "--points",
+        "3",
+    ]
     app(
         [*words, "--save", str(tmp_path / "plans"), "--plot", str(tmp_path / "front.png"), "--json"],
         standalone_mode=False,

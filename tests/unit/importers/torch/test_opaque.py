@@ -107,5 +107,5 @@ def test_a_plan_says_what_is_assumed_and_needs_leave(tmp_path: Path) -> None:
     assert refused.exit_code == 1 and "--assume" in refused.output
     accepted = CliRunner().invoke(app, ["plan", str(path), *options, "--simulations", "20", "--assume"])
     assert accepted.exit_code == 0 and "of the work is assumed: 1 op" in accepted.output
-    shown = CliRunner().invoke(app, ["inspect", str(path), *options, "--json"])
+    shown = CliRunner().invoke(app, ["tools", "inspect", str(path), *options, "--json"])
     assert json.loads(shown.stdout)["assumed"]["ops"] == 1

@@ -1,4 +1,4 @@
-"""Verbs over what is kept: models of the zoo, and plans found before."""
+"""`loadmaster zoo`: models that ship, or can be captured again."""
 
 from __future__ import annotations
 
@@ -7,51 +7,21 @@ from typing import Annotated
 
 import typer
 
-from loadmaster.cli import experience as experiences
 from loadmaster.cli import stages
 from loadmaster.cli.guarding import print_json, verb
 from loadmaster.cli.options import Debug, Json
 from loadmaster.errors import MissingExtra, printable
 
 zoo_app = typer.Typer(
-    help="Real models to plan without bringing one.", invoke_without_command=True, rich_markup_mode=None
-)
-plans_app = typer.Typer(
-    help="Plans found before, from which searches on similar problems begin.",
-    no_args_is_help=True,
+    help="Models that ship with loadmaster: list them, or capture one again.",
+    invoke_without_command=True,
     rich_markup_mode=None,
 )
 
 
-@plans_app.command("list")
-@verb
-def plans_list(json: Json = False, debug: Debug = False) -> None:
-    """List the plans found before, the last used first."""
-    from loadmaster.methods.experience import Store
-
-    if json:
-        print_json(experiences.listed(Store.default()))
-    else:
-        experiences.show_list(Store.default())
-
-
-@plans_app.command("clear")
-@verb
-def plans_clear(json: Json = False, debug: Debug = False) -> None:
-    """Forget the plans found before."""
-    from loadmaster.methods.experience import Store
-
-    store = Store.default()
-    removed = 0 if store is None else store.clear()
-    if json:
-        print_json({"removed": removed})
-    else:
-        print(f"{removed} plans removed")
-
-
 @zoo_app.callback()
 def zoo(context: typer.Context, json: Json = False, debug: Debug = False) -> None:
-    """Real models to plan without bringing one: list them, or capture one again."""
+    """Models that ship with loadmaster: list them, or capture one again."""
     if context.invoked_subcommand is None:
         _list_zoo(json=json, debug=debug)
 
@@ -81,11 +51,11 @@ def _list_zoo(json: bool, debug: bool) -> None:
 @verb
 def zoo_capture(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name from 'loadmaster zoo', with /train or /infer.")],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to.")] = Path("."),
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to write the graph.")] = Path("."),
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Make the graph of a model in the zoo again from its source, without its weights. Needs torch."""
+    """Capture the graph of a zoo model again from its source. Needs torch."""
     from loadmaster.files import load_graph
     from loadmaster.zoo.shelf import capture
 
