@@ -124,7 +124,16 @@ def save_plan(plan: Plan, problem: Problem, path: PathLike, extra: Mapping[str, 
 
 
 def load_plan(path: PathLike) -> Plan:
-    """The plan of a file. What it was made for is looked at when it is used: `check(plan, problem)`.
+    """The plan of a file. `check(plan, problem)` says whether it suits a problem.
+
+    >>> import loadmaster as lm, tempfile
+    >>> g = lm.GraphBuilder("tiny")
+    >>> number = g.op("only", "task", [], [], time_ns=100)
+    >>> result = lm.plan(g.build(), on="2xp100-pcie", budget=lm.Budget(None, 1), method="one-device")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result.save(f"{folder}/plan.json")
+    ...     lm.load_plan(f"{folder}/plan.json").device.tolist()
+    [0]
 
     Raises:
         UnreadableFile: there is no such file, or it is cut short or no JSON.

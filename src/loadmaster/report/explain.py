@@ -139,7 +139,14 @@ def explain(
     method: str = "best-of",
     saved: str | None = None,
 ) -> Report:
-    """The report of a result.
+    """The report of a result: how good it is, what limits it, what fills the memory, and what to do next.
+
+    >>> import loadmaster as lm
+    >>> g = lm.GraphBuilder("tiny")
+    >>> number = g.op("only", "task", [], [], time_ns=100)
+    >>> result = lm.plan(g.build(), on="1xcpu", budget=lm.Budget(None, 1), method="one-device")
+    >>> lm.explain(result, seconds=0.1).verdict.step_ns
+    100
 
     Args:
         result: of `plan` or `solve`, or `replayed` of a plan from a file.

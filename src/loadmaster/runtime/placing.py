@@ -56,6 +56,12 @@ def place(module: nn.Module, plan: Planned, *, devices: Sequence[str | torch.dev
     `module.loadmaster_placement.remove(module)` takes it back, and placing again replaces what was. Unlike `apply` it
     keeps to no order and fuses nothing: it is for those who want a plan's places and nothing else changed.
 
+    >>> import loadmaster as lm, torch
+    >>> module, x = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), torch.randn(2, 4)
+    >>> result = lm.plan(module, inputs=(x,), on="2xcpu", budget=lm.Budget(None, 1), method="one-device")
+    >>> lm.place(module, result, devices=["cpu", "cpu"])(x).shape
+    torch.Size([2, 4])
+
     Args:
         module: of which the plan was made.
         plan: a Result, or a plan's file. It must keep modules whole (`--granularity module` or `block`).

@@ -36,11 +36,21 @@ class Method(Protocol):
     """A search: a frozen dataclass of settings with `optimize`, which scores plans with the Search it is given (as
     often as its budget allows) and returns one. Whatever it returns is checked and simulated afresh.
 
+    >>> import dataclasses, loadmaster as lm
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Last:  # every op on the last device
+    ...     def optimize(self, search: lm.Search) -> lm.Plan:
+    ...         problem = search.problem
+    ...         return lm.Plan.of(problem, [problem.num_devices - 1] * problem.num_ops)
+    >>> g = lm.GraphBuilder("tiny")
+    >>> number = g.op("only", "task", [], [], time_ns=100)
+    >>> lm.solve(lm.price(g.build(), "2xp100-pcie"), Last(), lm.Budget(None, 1)).plan.device.tolist()
+    [1]
+
     The contract: all randomness comes from `search.rng`; loops stop soon after `search.spent`; the plan is one of
     `search.problem`, with ops of a colocation group on one device; a method that fuses or adds ops says so in
     `search.fusing` or `search.adding`, since that decides which lower bound holds. The settings, with their types, are
-    what a spec can set (`catalog.specs`), and the first paragraph of the docstring is what `loadmaster list methods`
-    shows.
+    what a spec can set (`catalog.specs`). `loadmaster tools list methods` shows the first paragraph of the docstring.
     """
 
     def optimize(self, search: Search) -> Plan:

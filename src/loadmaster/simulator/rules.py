@@ -375,6 +375,15 @@ def settle(problem: Problem, plan: Plan, timeline: Timeline) -> Plan:
 
     Of the ranks that a method gave many never come to bear. Settled ones are the order that was, for sends too, so
     that a plan file can be run in that order and a diff of two plans shows what happens otherwise.
+
+    >>> import loadmaster as lm
+    >>> g = lm.GraphBuilder("tiny")
+    >>> number = g.op("only", "task", [], [], time_ns=100)
+    >>> problem = lm.price(g.build(), "2xp100-pcie")
+    >>> plan = lm.Plan.of(problem, [1])
+    >>> timeline = lm.simulate(problem, plan)
+    >>> lm.simulate(problem, lm.settle(problem, plan, timeline)).step_ns == timeline.step_ns
+    True
     """
     check_kinds(plan, problem, "settle")
     if not isinstance(timeline, Timeline):
