@@ -6,7 +6,7 @@
 # make offloads  500 plans with tensors and state on a host, judged by a second simulator
 # make enumerate 10,000 tiny problems, plan by plan, against every bound and every "optimal"
 # make contract  some 300 training scripts: an applied step trains them as eager torch does, or refuses them by name
-# make check     format, lint, types, import layers
+# make check     format, lint, types, import layers, sentences of the documents
 # make docs      the site, in site/
 
 PYTHON ?= python3
@@ -41,6 +41,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.prose
 
 test: check
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

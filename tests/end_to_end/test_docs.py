@@ -26,21 +26,49 @@ def hook() -> Any:
     return module
 
 
-@pytest.mark.parametrize("verb", sorted(VERBS))
-def test_every_verb_has_a_page_and_all_its_options_on_it(verb: str) -> None:
-    page = (DOCS / "verbs" / f"{verb}.md").read_text()
-    assert page.startswith(f"# {verb}: ")
-    shown = hook().on_page_markdown(page)
-    words = VERBS["lab"].commands.values() if verb == "lab" else [VERBS[verb]]
-    for param in (param for word in words for param in word.params):
-        for name in (*param.opts, *param.secondary_opts):
-            assert not name.startswith("--") or f"`{name}`" in shown, name
-    mentioned = set(re.findall(r"--[a-z][a-z-]+", page)) - {"--help"}
-    groups = (getattr(other, "commands", {}).values() for other in VERBS.values())
-    everywhere = [*VERBS.values(), *(word for group in groups for word in group)]
-    params = [param for other in everywhere for param in other.params]
-    known = {name for param in params for name in (*param.opts, *param.secondary_opts)}
-    assert mentioned <= known, mentioned - known
+def words_of(verbs: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """Every verb by what is typed: "plan", "tools diff"."""
+    found = {f"{before}{name}": verb for name, verb in verbs.items()}
+    return found | {word: verb for name, one in verbs.items() for word, verb in inner(one, f"{before}{name} ").items()}
+
+
+def inner(verb: Any, before: str) -> dict[str, Any]:
+    return words_of(getattr(verb, "commands", {}), before)
+
+
+WORDS = {word: verb for word, verb in words_of(VERBS).items() if word not in ("tools", "lab")}
+
+
+def test_every_verb_has_a_heading_and_all_its_options_under_it() -> None:
+    pages = [(DOCS / "reference" / f"{name}.md").read_text() for name in ("verbs", "tools", "lab")]
+    shown = "\n".join(hook().on_page_markdown(page) for page in pages)
+    for word, verb in WORDS.items():
+        assert re.search(rf"^## {word}\b", shown, re.MULTILINE), word
+        for name in (name for param in verb.params for name in (*param.opts, *param.secondary_opts)):
+            assert not name.startswith("--") or f"`{name}`" in hook().options_table(word), (word, name)
+        assert any(f"<!-- options: {word} -->" in page for page in pages), word
+
+
+@pytest.mark.parametrize("path", [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"], ids=lambda path: path.name)
+def test_options_that_a_page_names_are_options(path: Path) -> None:
+    """Of loadmaster, in lines that begin with it."""
+    if "log" in path.parts:
+        return
+    known = {name for verb in WORDS.values() for param in verb.params for name in (*param.opts, *param.secondary_opts)}
+    lines = re.findall(r"^loadmaster .*$|`loadmaster [^`]*`", path.read_text().replace("\\\n", " "), re.MULTILINE)
+    named = {name for line in lines for name in re.findall(r"(?<![\w-])--[a-z][a-z-]+", line)}
+    assert named <= known | {"--version", "--help", "--help-all"}, named - known
+
+
+def test_every_public_name_is_in_the_reference_with_an_example() -> None:
+    import inspect
+
+    import loadmaster as lm
+
+    page = (DOCS / "reference" / "python.md").read_text()
+    for name in (name for name in lm.__all__ if name != "__version__"):
+        assert f"::: loadmaster.{name}\n" in page, name
+        assert ">>> " in (inspect.getdoc(getattr(lm, name)) or ""), name
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -43,7 +43,7 @@ def plan_language(
     json: bool,
 ) -> None:
     """The command that serves the model soonest, what it comes to, and the command that checks it."""
-    from loadmaster.planning import DEFAULT_CLUSTER
+    from loadmaster.cluster.machine import THIS_MACHINE
     from loadmaster.serving.llama_cpp import Pricing, best_options
     from loadmaster.serving.llama_options import read
     from loadmaster.serving.reading import language_of
@@ -55,7 +55,7 @@ def plan_language(
     for option, value in refused.items():
         if value is not None:
             raise InvalidSetting(f"{option} says nothing about '{model}'", option, "the command printed is the plan")
-    cluster = words.cluster_of(on or DEFAULT_CLUSTER)
+    cluster = words.cluster_of(on or THIS_MACHINE)
     language, requests = language_of(model.removeprefix("hf:")), Requests.of(serve or DEFAULT_REQUESTS)
     popularity = _popularity(language, census)
     pricing = Pricing(language, cluster, requests, popularity)
