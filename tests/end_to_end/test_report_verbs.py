@@ -156,7 +156,7 @@ def test_a_plan_in_which_ops_run_again_is_explained_drawn_and_compared(folder: P
     assert typed("plan", model, *one, "--save", folder / "whole.json").exit_code == 0
     problem = price(training_like(150), "1xp100-pcie")
     peak = int(simulate(problem, load_plan(folder / "whole.json")).peak_bytes.max())
-    limit = ("--memory-limit", str(peak * 9 // 10))
+    limit = ("--memory-limit", f"{peak * 9 // 10}B")
     done = typed("plan", model, *one, *limit, "--save", folder / "again.json")
     assert done.exit_code == 0, done.output
     added = load_plan(folder / "again.json").added

@@ -30,7 +30,7 @@ def test_one_call_is_load_price_and_solve() -> None:
 
 
 def test_without_a_cluster_the_default_is_taken() -> None:
-    assert lm.plan(GRAPHS["diamond"](), budget=FEW, method="heft").problem.cluster.name == "2xa100-nvlink"
+    assert lm.plan(GRAPHS["diamond"](), budget=FEW, method="heft").problem.cluster.name == "this-machine"
 
 
 def test_clusters_come_as_files_too(tmp_path: Path) -> None:

@@ -8,7 +8,17 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 DAILY = ("plan", "compare", "explain", "run", "export", "fits", "measure")
-SHOWN = ("model", "on", "objective", "memory_limit", "seconds", "method", "microbatches", "split", "serve")  # of `plan`
+SHOWN: tuple[str, ...] = (
+    "model",
+    "on",
+    "objective",
+    "memory_limit",
+    "seconds",
+    "method",
+    "microbatches",
+    "split",
+    "serve",
+)  # of `plan`
 SHOWN += ("save", "report", "json", "help", "help_all")
 HELP_ALL = "--help-all"
 
