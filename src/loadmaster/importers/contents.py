@@ -31,21 +31,25 @@ def load_protobuf(path: PathLike, settings: Settings) -> Graph:
 
     if looks_like_hlo(read_bytes(path), str(path)):
         return load_xla(path, settings)
-    return load_graph_def(path, batch=whole(checked(settings, ("batch",), path), "batch", path))
+    return load_graph_def(path, sizes=_sizes(settings, path))
 
 
 def load_textproto(path: PathLike, settings: Settings) -> Graph:
     """A GraphDef or a CostGraphDef as text."""
     from loadmaster.importers.tensorflow.load import load_textproto
 
-    return load_textproto(path, batch=whole(checked(settings, ("batch",), path), "batch", path))
+    return load_textproto(path, sizes=_sizes(settings, path))
 
 
 def load_tflite(path: PathLike, settings: Settings) -> Graph:
     """A model of TensorFlow Lite; its settings are sizes that the file leaves open."""
     from loadmaster.importers.tensorflow.tflite import load_tflite
 
-    return load_tflite(path, sizes={name: whole(settings, name, path) or 0 for name in settings})
+    return load_tflite(path, sizes=_sizes(settings, path))
+
+
+def _sizes(settings: Settings, path: PathLike) -> dict[str, int]:
+    return {name: whole(settings, name, path) or 0 for name in settings}
 
 
 def load_tasks(path: PathLike, settings: Settings) -> Graph:

@@ -6,7 +6,7 @@ where that depends on data; what bodies read of the graph around them counts as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -139,6 +139,7 @@ class _Body:
     outputs: Sequence[TypedShape]
     weights: Weights
     known: Mapping[str, TypedShape]
+    reads: Sequence[str]  # of the graph around it, by ops that run in every step
     goes_on: bool = True  # of a loop: its condition never ends it
 
     @property
@@ -183,7 +184,10 @@ class _Control:
                 own = [read for read in call.reads if read in scope.constant and read not in self.scope.known]
                 weights.update({read: scope.known[read] for read in own})
         outputs = [scope.known[value.name] for value in graph.output]
-        return _Body(calls, outputs, weights, scope.known, _goes_on(graph, scope))
+        names = [name for call in calls if not call.is_constant for name in call.reads]
+        made = {name for call in calls for name in call.made} | {value.name for value in graph.input}
+        around = [name for name in (*names, *(value.name for value in graph.output)) if name not in made | set(weights)]
+        return _Body(calls, outputs, weights, scope.known, around, _goes_on(graph, scope))
 
     def _made(self, outputs: Iterable[TypedShape]) -> dict[str, TypedShape]:
         return {name: known for name, known in zip(self.node.output, outputs, strict=False) if name}
@@ -191,12 +195,14 @@ class _Control:
     def _finish(
         self, bodies: Sequence[_Body], dear: _Body, rounds: int, outputs: Iterable[TypedShape], assumed: str = ""
     ) -> OnnxOp:
-        weights = {name: known for body in bodies for name, known in body.weights.items()}
+        weights: Weights = {}
+        for number, body in enumerate(bodies):  # branches may call different weights the same
+            weights |= {f"{name}.{number}" if name in weights else name: w for name, w in body.weights.items()}
         guessed = {call.assumed for call in dear.calls} - {""}
         moved, held = _traffic(dear)
         return OnnxOp(
             self.node,
-            tuple(reads_of(self.node)),
+            tuple(dict.fromkeys([*filter(None, self.node.input), *(name for body in bodies for name in body.reads)])),
             self._made(outputs),
             rounds * dear.flops,
             bytes_moved=rounds * moved,
@@ -209,20 +215,28 @@ class _Control:
         """The branch that is taken; the dearer one, as an assumption, where data decide and the two differ."""
         condition = self.scope.value.get(self.node.input[0])
         if condition is not None:
-            taken = self._body("then_branch" if condition.all() else "else_branch", [])
-            return self._finish([taken], taken, 1, taken.outputs)
-        branches, failures = [], []
+            names = ("then_branch", "else_branch") if condition.all() else ("else_branch", "then_branch")
+            taken, other = self._body(names[0], []), self._unused(names[1])
+            return self._finish([taken, other], taken, 1, taken.outputs)
+        branches, unused, failures = [], [], []
         for name in ("then_branch", "else_branch"):
             try:
                 branches.append(self._body(name, []))
             except ImportFailed as failure:  # often one that is for other sizes
+                unused.append(self._unused(name))
                 failures.append(failure)
         if not branches:
             raise failures[0]
         dear = max(branches, key=lambda body: (body.flops, sum(known.nbytes for known in body.outputs)))
         alike = not failures and all(_is_near(body.flops, dear.flops) for body in branches)
-        of_sizes = any(body.outputs != dear.outputs for body in branches)
-        return self._finish(branches, dear, 1, dear.outputs, "sizes" if of_sizes else "" if alike else "arithmetic")
+        assumed = "sizes" if any(body.outputs != dear.outputs for body in branches) else "" if alike else "arithmetic"
+        return self._finish([*branches, *unused], dear, 1, dear.outputs, assumed)
+
+    def _unused(self, name: str) -> _Body:
+        """A branch that is not taken: its weights lie in memory all the same."""
+        graph = {attribute.name: attribute.g for attribute in self.node.attribute}[name]
+        around = [read for node in graph.node for read in reads_of(node) if read in self.scope.constant]
+        return _Body([], [], dict(_weights_in(graph)), {}, around)
 
     def _loop(self) -> OnnxOp:
         rounds, said = self._rounds(), label_of(self.node) in self.trips
@@ -261,6 +275,22 @@ class _Control:
         out_axes = settings.get("scan_output_axes", [0] * len(stacked))
         rows = [_with(known, axis, rounds) for known, axis in zip(stacked, out_axes, strict=True)]
         return self._finish([body], body, rounds, [*body.outputs[: len(states)], *rows])
+
+
+def _weights_in(graph: GraphProto) -> Iterator[tuple[str, TypedShape]]:
+    """All that a body holds, and the bodies in it."""
+    held = [(weight.name, weight) for weight in graph.initializer]
+    held += [
+        (node.output[0], attribute.t)
+        for node in graph.node
+        for attribute in node.attribute
+        if node.op_type == "Constant" and attribute.HasField("t")
+    ]
+    for name, tensor in held:
+        yield name, TypedShape(tensor.data_type, tuple(tensor.dims))
+    for node in graph.node:
+        for body in bodies_of(node):
+            yield from _weights_in(body)
 
 
 def _is_near(flops: int, most: int) -> bool:

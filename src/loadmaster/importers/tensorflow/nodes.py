@@ -45,7 +45,6 @@ class Attribute:
     shapes: Sequence[Dims | None] = ()
     numbers: Sequence[int] = ()
     tensor: tuple[int, Dims, Sequence[int]] | None = None
-    function: str = ""
 
 
 @dataclass(slots=True)
@@ -66,53 +65,18 @@ class Node:
         return self.attributes.get(name, Attribute())
 
 
-@dataclass(slots=True)
-class Function:
-    """A function of the library of a GraphDef.
-
-    Attributes:
-        inputs, outputs: names of its arguments and results, in order.
-        nodes: its body.
-        returns: for each output the tensor of the body that it is.
-    """
-
-    name: str
-    inputs: Sequence[str]
-    outputs: Sequence[str]
-    nodes: Sequence[Node]
-    returns: Mapping[str, str]
-
-
-@dataclass(slots=True)
-class Definition:
-    """A GraphDef: nodes, and the functions that they call."""
-
-    nodes: Sequence[Node]
-    functions: Mapping[str, Function]
-
-
-def from_bytes(raw: bytes, where: str) -> Definition:
+def from_bytes(raw: bytes, where: str) -> list[Node]:
     """Of a GraphDef. A SavedModel is refused: it holds a function for each signature, with weights elsewhere."""
     message = Message(raw, where)
     first = message.fields.get(1, [b""])[0]
     if isinstance(first, int):  # saved_model_schema_version
         fix = "export it to ONNX: python -m tf2onnx.convert --saved-model FOLDER --output model.onnx"
         raise ImportFailed("it is a SavedModel, which can hold several models", where, fix)
-    nodes = [_node(part) for part in message.messages(1)]
-    functions = [_function(part) for part in message.message(2).messages(1)]
-    return Definition(nodes, {function.name: function for function in functions})
+    return [_node(part) for part in message.messages(1)]
 
 
 def _node(part: Message) -> Node:
     return Node(part.text(1), part.text(2), part.texts(3), {k: _attribute(v) for k, v in part.table(5).items()})
-
-
-def _function(part: Message) -> Function:
-    signature = part.message(1)
-    inputs = [argument.text(1) for argument in signature.messages(2)]
-    outputs = [argument.text(1) for argument in signature.messages(3)]
-    returns = {entry.text(1): entry.text(2) for entry in part.messages(4)}
-    return Function(signature.text(1), inputs, outputs, [_node(node) for node in part.messages(3)], returns)
 
 
 def _attribute(value: Message) -> Attribute:
@@ -123,8 +87,6 @@ def _attribute(value: Message) -> Attribute:
         made.shapes = [_shape(value.message(7))]
     if 8 in value.fields:
         made.tensor = _tensor(value.message(8))
-    if 10 in value.fields:
-        made.function = value.message(10).text(1)
     if 1 in value.fields:
         many = value.message(1)
         made.shapes = [_shape(shape) for shape in many.messages(7)] or made.shapes
@@ -156,22 +118,9 @@ def _numbers_in(content: bytes, kind: int) -> list[int]:
 # Text
 
 
-def from_text(fields: Fields) -> Definition:
-    """Nodes and functions of a GraphDef in text form."""
-    nodes = [_text_node(part) for part in parts(fields, "node")]
-    functions = {}
-    for library in parts(fields, "library"):
-        for part in parts(library, "function"):
-            for signature in parts(part, "signature"):
-                name = text_of(signature, "name")
-                functions[name] = Function(
-                    name,
-                    [text_of(argument, "name") for argument in parts(signature, "input_arg")],
-                    [text_of(argument, "name") for argument in parts(signature, "output_arg")],
-                    [_text_node(node) for node in parts(part, "node_def")],
-                    {text_of(entry, "key"): text_of(entry, "value") for entry in parts(part, "ret")},
-                )
-    return Definition(nodes, functions)
+def from_text(fields: Fields) -> list[Node]:
+    """Of a GraphDef in text form."""
+    return [_text_node(part) for part in parts(fields, "node")]
 
 
 def _text_node(part: Fields) -> Node:
@@ -194,8 +143,6 @@ def _text_attribute(value: Fields) -> Attribute:
     for many in parts(value, "list"):
         made.shapes = [_text_shape(shape) for shape in parts(many, "shape")] or made.shapes
         made.numbers = [number({"v": [item]}, "v") for item in many.get("i", ())]
-    for function in parts(value, "func"):
-        made.function = text_of(function, "name")
     return made
 
 

@@ -39,17 +39,15 @@ class KnownTensor:
 Reads = Sequence[KnownTensor]
 _Rule = Callable[[Node, Reads], list[KnownTensor]]
 VIEWS = {"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient", "Snapshot", "EnsureShape",
-         "ReadVariableOp", "Bitcast", "PlaceholderWithDefault", "IdentityN", "CheckNumerics"}  # fmt: skip
-_MOVES = {"ConcatV2", "Concat", "Pack", "Unpack", "Transpose", "GatherV2", "Gather", "ResourceGather", "Pad", "PadV2",
+         "Bitcast", "PlaceholderWithDefault", "CheckNumerics"}  # fmt: skip
+_MOVES = {"ConcatV2", "Concat", "Pack", "Unpack", "Transpose", "GatherV2", "Gather", "Pad", "PadV2", "IdentityN",
           "MirrorPad", "Slice", "StridedSlice", "Split", "SplitV", "Tile", "Fill", "ZerosLike", "OnesLike", "Shape",
-          "Cast", "Range", "Const", "OneHot", "Reverse", "ReverseV2", "BroadcastTo", "Assign", "AssignVariableOp",
-          "NoOp", "Size", "Rank", "SpaceToDepth", "DepthToSpace", "ScatterNd", "GatherNd", "InvertPermutation",
-          "BatchToSpaceND", "SpaceToBatchND"}  # fmt: skip
+          "Cast", "Range", "OneHot", "Reverse", "ReverseV2", "BroadcastTo", "Size", "Rank", "SpaceToDepth",
+          "DepthToSpace", "ScatterNd", "GatherNd", "InvertPermutation", "BatchToSpaceND", "SpaceToBatchND"}  # fmt: skip
 _REDUCES = {"Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "ArgMax", "ArgMin"}
 _BRANCHES = {"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase", "Enter", "Exit", "Merge",
              "Switch", "NextIteration", "LoopCond", "For", "RefSwitch", "RefMerge", "TensorListReserve"}  # fmt: skip
-# Their sizes come with the file.
-_COUNTED = {"Conv3D", "Conv2DBackpropInput", "ResizeBilinear", "ResizeNearestNeighbor", "L2Loss", "TopKV2"}
+_COUNTED = {"L2Loss", "TopKV2"}  # their sizes come with the file
 _POOLS = {"MaxPool", "AvgPool", "MaxPoolV2"}
 
 
@@ -59,10 +57,8 @@ def infer(node: Node, reads: Reads) -> list[KnownTensor] | None:
     if rule is not None and len(reads) >= _NEEDS.get(node.op, 1):
         try:
             return rule(node, reads)
-        except (IndexError, ValueError, TypeError, ZeroDivisionError):
+        except (LookupError, ValueError, TypeError, ZeroDivisionError):
             return None
-    if node.op in _REDUCES and reads:
-        return [_reduced(node, reads)]
     return None
 
 
@@ -75,6 +71,10 @@ def reason_against(op: str) -> str:
     """Why it is not known, as the end of a sentence."""
     if op in _BRANCHES:
         return f"a loop or a branch ({op}): how often it runs is not known before it runs"
+    if op.endswith("PartitionedCall"):
+        return f"a call of a function ({op}): freeze the graph with its functions written out"
+    if op.startswith(("Variable", "VarHandle", "ReadVariable", "AutoReloadVariable", "Assign", "IteratorGetNext")):
+        return f"a variable or a source of data ({op}): the graph is not frozen"
     if op.endswith("Grad") or op.startswith(("Apply", "ResourceApply")) or "Backprop" in op:
         return f"of a training step ({op}); inference graphs are read"
     return f"an op that is not known: {op or 'without a kind'}"
@@ -97,6 +97,8 @@ def flops_of(node: Node, reads: Reads, made: Sequence[KnownTensor]) -> int:
         return 2 * out * math.prod(reads[1].dims[:2])
     if node.op == "Conv2DBackpropInput" and len(reads) > 2:  # a transposed convolution
         return 2 * reads[2].elements * math.prod(reads[1].dims[:-1])
+    if node.op == "Einsum":
+        return max(1, len(reads)) * math.prod(_letters(node, reads)[0].values())
     if node.op in _POOLS:
         return out * math.prod(max(n, 1) for n in node.of("ksize").numbers or (1,))
     most = max([out, *(known.elements for known in reads)])
@@ -109,12 +111,19 @@ def _same(node: Node, reads: Reads) -> list[KnownTensor]:
 
 
 def _broadcast(node: Node, reads: Reads) -> list[KnownTensor]:
-    dims: Dims = ()
-    for known in reads:
-        longer, shorter = (dims, known.dims) if len(dims) >= len(known.dims) else (known.dims, dims)
-        padded = (1,) * (len(longer) - len(shorter)) + shorter
-        dims = tuple(a if b == 1 else b for a, b in zip(longer, padded, strict=True))
-    return [KnownTensor(reads[0].kind, dims)]
+    dims = np.broadcast_shapes(*(known.dims for known in reads))
+    values = _computed(node.op, reads) if len(reads) == 2 else None
+    return [KnownTensor(reads[0].kind, tuple(int(n) for n in dims), values)]
+
+
+def _computed(op: str, reads: Reads) -> tuple[int, ...] | None:
+    """Of arithmetic on sizes."""
+    count = {"Add": np.add, "AddV2": np.add, "Sub": np.subtract, "Mul": np.multiply, "FloorDiv": np.floor_divide}
+    if op not in count or reads[0].values is None or reads[1].values is None:
+        return None
+    with np.errstate(all="ignore"):
+        found = count[op](*(np.reshape(known.values, known.dims) for known in reads))  # type: ignore[arg-type]
+    return tuple(int(n) for n in np.ravel(found))
 
 
 def _compared(node: Node, reads: Reads) -> list[KnownTensor]:
@@ -135,26 +144,32 @@ def _batch_matmul(node: Node, reads: Reads) -> list[KnownTensor]:
 
 
 def _windowed(node: Node, image: KnownTensor, window: Sequence[int], channels: int) -> list[KnownTensor]:
-    channels_first = node.of("data_format").text == "NCHW"
-    axes = (2, 3) if channels_first else (1, 2)
-    strides = [max(n, 1) for n in node.of("strides").numbers] or [1] * 4
-    holes = [max(n, 1) for n in node.of("dilations").numbers] or [1] * 4
+    first = _channels_first(node)
+    strides = [max(n, 1) for n in node.of("strides").numbers] or [1] * len(image.dims)
+    holes = [max(n, 1) for n in node.of("dilations").numbers] or [1] * len(image.dims)
     dims = list(image.dims)
-    for axis, size in zip(axes, window, strict=True):
+    for axis, size in enumerate(window, 2 if first else 1):
+        if node.of("padding").text not in ("VALID", "SAME"):
+            raise ValueError
         reach = size if node.of("padding").text == "VALID" else 1
-        dims[axis] = max((dims[axis] - (reach - 1) * holes[axis] - 1) // strides[axis] + 1, 0)
-    dims[1 if channels_first else 3] = channels
+        dims[axis] = (dims[axis] - (reach - 1) * holes[axis] - 1) // strides[axis] + 1
+        if dims[axis] < 1:
+            raise ValueError
+    dims[1 if first else -1] = channels
     return [KnownTensor(image.kind, tuple(dims))]
 
 
+def _channels_first(node: Node) -> bool:
+    return node.of("data_format").text.startswith("NC")
+
+
 def _conv(node: Node, reads: Reads) -> list[KnownTensor]:
-    weights = reads[1].dims
-    channels = weights[3] if node.op != "DepthwiseConv2dNative" else weights[2] * weights[3]
-    return _windowed(node, reads[0], weights[:2], channels)
+    *window, below, above = reads[1].dims
+    return _windowed(node, reads[0], window, below * above if node.op == "DepthwiseConv2dNative" else above)
 
 
 def _pool(node: Node, reads: Reads) -> list[KnownTensor]:
-    first = node.of("data_format").text == "NCHW"
+    first = _channels_first(node)
     sizes = node.of("ksize").numbers or (1, 1, 1, 1)
     window = (sizes[2], sizes[3]) if first else (sizes[1], sizes[2])
     return _windowed(node, reads[0], window, reads[0].dims[1 if first else 3])
@@ -166,7 +181,10 @@ def _reshape(node: Node, reads: Reads) -> list[KnownTensor]:
         raise ValueError
     rest = math.prod(n for n in wanted if n >= 0)
     free = reads[0].elements // rest if rest else 0
-    return [KnownTensor(reads[0].kind, tuple(free if n < 0 else n for n in wanted))]
+    dims = tuple(free if n < 0 else n for n in wanted)
+    if math.prod(dims) != reads[0].elements:
+        raise ValueError
+    return [KnownTensor(reads[0].kind, dims, reads[0].values)]
 
 
 def _expand(node: Node, reads: Reads) -> list[KnownTensor]:
@@ -190,7 +208,9 @@ def _concat(node: Node, reads: Reads) -> list[KnownTensor]:
     at = axis.values[0] % len(parts[0].dims)
     dims = list(parts[0].dims)
     dims[at] = sum(part.dims[at] for part in parts)
-    return [KnownTensor(parts[0].kind, tuple(dims))]
+    held = [part.values for part in parts if part.values is not None]
+    whole = len(held) == len(parts) and len(dims) == 1
+    return [KnownTensor(parts[0].kind, tuple(dims), sum(held, ()) if whole else None)]
 
 
 def _pack(node: Node, reads: Reads) -> list[KnownTensor]:
@@ -287,34 +307,60 @@ def _split(node: Node, reads: Reads) -> list[KnownTensor]:
     return [KnownTensor(reads[1].kind, tuple(dims)) for _ in range(min(count, 4096))]
 
 
+def _letters(node: Node, reads: Reads) -> tuple[dict[str, int], str]:
+    """The size of each letter of an Einsum, and the letters of what it makes."""
+    terms, _, made = node.of("equation").text.partition("->")
+    size: dict[str, int] = {}
+    for term, known in zip(terms.split(","), reads, strict=True):
+        for letter, length in zip(term, known.dims, strict=True):  # "..." has no sizes of its own: ValueError
+            if size.setdefault(letter, length) != length:
+                raise ValueError
+    return size, made
+
+
+def _einsum(node: Node, reads: Reads) -> list[KnownTensor]:
+    size, made = _letters(node, reads)
+    if "." in node.of("equation").text:
+        raise ValueError
+    return [KnownTensor(reads[0].kind, tuple(size[letter] for letter in made))]
+
+
+def _range(node: Node, reads: Reads) -> list[KnownTensor]:
+    numbers = range(*(_values(known)[0] for known in reads[:3]))
+    return [KnownTensor(reads[0].kind, (len(numbers),), tuple(numbers) if len(numbers) <= 4096 else None)]
+
+
 def _cast(node: Node, reads: Reads) -> list[KnownTensor]:
     return [KnownTensor(node.of("DstT").kind or reads[0].kind, reads[0].dims, reads[0].values)]
-
-
-def _cross_entropy(node: Node, reads: Reads) -> list[KnownTensor]:
-    return [KnownTensor(reads[0].kind, reads[0].dims[:1]), KnownTensor(reads[0].kind, reads[0].dims)]
 
 
 def _reduced(node: Node, reads: Reads) -> KnownTensor:
     kind = reads[0].kind if not node.op.startswith("Arg") else node.of("output_type").kind or 9
     axes = reads[1].values if len(reads) > 1 else None
     rank = len(reads[0].dims)
-    if axes is None or not rank:
+    if axes is None:
+        raise ValueError
+    if not rank:
         return KnownTensor(kind, ())
     gone = {axis % rank for axis in axes}
     kept = node.of("keep_dims").flag
-    return KnownTensor(kind, tuple(1 if i in gone else n for i, n in enumerate(reads[0].dims) if kept or i not in gone))
+    dims = tuple(1 if i in gone else n for i, n in enumerate(reads[0].dims) if kept or i not in gone)
+    held = reads[0].values if node.op == "Prod" and rank == 1 and gone else None
+    return KnownTensor(kind, dims, None if held is None else (math.prod(held),))
 
 
 _RULES: dict[str, _Rule] = {
-    **dict.fromkeys(["Identity", "Relu", "Relu6", "Elu", "Selu", "LeakyRelu", "Sigmoid", "Tanh", "Softplus", "Exp",
+    **dict.fromkeys(["Relu", "Relu6", "Elu", "Selu", "LeakyRelu", "Sigmoid", "Tanh", "Softplus", "Exp",
                      "Log", "Neg", "Sqrt", "Rsqrt", "Square", "Abs", "Erf", "Softmax", "LogSoftmax", "BiasAdd",
-                     "StopGradient", "Floor", "Ceil", "Round", "Sign", "ZerosLike", "OnesLike", "LogicalNot", "Sin",
+                     "Floor", "Ceil", "Round", "Sign", "ZerosLike", "OnesLike", "LogicalNot", "Sin",
                      "Cos", "Reciprocal", "LRN", "Reverse", "ReverseV2", "Snapshot", "CheckNumerics",
-                     "PlaceholderWithDefault", "Cumsum", "ClipByValue", "InvertPermutation", "EnsureShape"], _same),
+                     "PlaceholderWithDefault", "Cumsum", "ClipByValue", "InvertPermutation",
+                     "Erfc", "Log1p", "Expm1", "Tan", "Sinh", "Cosh", "Asin", "Acos", "Atan", "Asinh", "Acosh",
+                     "Atanh", "Softsign", "Rint"], _same),
     **dict.fromkeys(["Add", "AddV2", "Sub", "Mul", "RealDiv", "Div", "Maximum", "Minimum", "Pow", "SquaredDifference",
                      "FloorDiv", "FloorMod", "AddN", "DivNoNan", "LogicalAnd", "LogicalOr", "Xdivy"], _broadcast),
     **dict.fromkeys(["Greater", "GreaterEqual", "Less", "LessEqual", "Equal", "NotEqual"], _compared),
+    **dict.fromkeys(_REDUCES, lambda node, reads: [_reduced(node, reads)]),
     "MatMul": _matmul, "_FusedMatMul": _matmul, "BatchMatMul": _batch_matmul, "BatchMatMulV2": _batch_matmul,
     "Conv2D": _conv, "_FusedConv2D": _conv, "DepthwiseConv2dNative": _conv, "MaxPool": _pool, "AvgPool": _pool,
     "Reshape": _reshape, "ExpandDims": _expand, "Squeeze": _squeeze, "ConcatV2": _concat, "Concat": _concat,
@@ -325,8 +371,10 @@ _RULES: dict[str, _Rule] = {
     "Conv2DBackpropInput": _transposed_conv, "Select": lambda node, reads: _broadcast(node, [*reads[1:], reads[0]]),
     "SelectV2": lambda node, reads: _broadcast(node, [*reads[1:], reads[0]]),
     "FusedBatchNormV3": _batch_norm, "Split": _split, "Cast": _cast,
-    "SoftmaxCrossEntropyWithLogits": _cross_entropy, "SparseSoftmaxCrossEntropyWithLogits": _cross_entropy,
+    "Conv3D": _conv, "Einsum": _einsum, "BatchMatMulV3": _batch_matmul, "IdentityN": lambda node, reads: list(reads),
+    **dict.fromkeys(["Identity", "StopGradient", "EnsureShape"], lambda node, reads: [reads[0]]),
+    "Range": _range, "Size": lambda node, reads: [KnownTensor(3, (), (reads[0].elements,))],
 }  # fmt: skip
 _NEEDS = {"MatMul": 2, "BatchMatMul": 2, "BatchMatMulV2": 2, "Conv2D": 2, "DepthwiseConv2dNative": 2, "Reshape": 2,
           "ExpandDims": 2, "ConcatV2": 2, "Concat": 2, "Transpose": 2, "Pad": 2, "GatherV2": 2, "FusedBatchNorm": 2,
-          "FusedBatchNormV3": 2, "Split": 2}  # fmt: skip
+          "FusedBatchNormV3": 2, "Split": 2, "Conv3D": 2, "BatchMatMulV3": 2, "Range": 3}  # fmt: skip

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import heapq
 import struct
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
-from loadmaster.errors import ImportFailed, InvalidPlan, InvalidSetting, UnreadableFile
+from loadmaster.errors import ImportFailed, InvalidPlan, UnreadableFile
 from loadmaster.files.text import PathLike
 from loadmaster.files.writing import write_bytes
 from loadmaster.graph import Graph, GraphBuilder
+from loadmaster.importers.open_sizes import close
 from loadmaster.importers.reading import read_bytes, stem_of
 from loadmaster.importers.tensorflow.tflite_cost import cost_of
 from loadmaster.importers.tensorflow.tflite_model import OPERATORS, Dims, Operator, TfliteModel
@@ -29,8 +29,7 @@ from loadmaster.plans import Plan
 def load_tflite(path: PathLike, *, name: str = "", sizes: Mapping[str, int] | None = None) -> Graph:
     """The graph of the first subgraph of a .tflite file; constants are weights.
 
-    `sizes` are those that the file leaves open: "batch" for every open first axis (else 1, announced), "x.1" for axis 1
-    of the input named x, "input0.1" for that of the first input.
+    `sizes` are those of axes that the file leaves open (see `open_sizes`).
     """
     return graph_of(TfliteModel(read_bytes(path), str(path)), name or stem_of(path), sizes or {})
 
@@ -75,37 +74,10 @@ def graph_of(model: TfliteModel, name: str, sizes: Mapping[str, int]) -> Graph:
 
 def _given(model: TfliteModel, sizes: Mapping[str, int]) -> dict[int, Dims]:
     """The sizes of the inputs (by tensor), the open ones as asked for."""
-    part, used = model.subgraphs[0], set()
-    given = {number: list(part.tensors[number].dims) for number in part.inputs}
-    unsaid: list[tuple[str, int]] = []
-    for place, number in enumerate(part.inputs):
-        tensor = part.tensors[number]
-        for axis in tensor.open:
-            words = [f"{tensor.name}.{axis}", f"input{place}.{axis}", *(["batch"] if axis == 0 else [])]
-            word = next((word for word in words if word in sizes), None)
-            if word is None:
-                unsaid.append((words[0], axis))
-            else:
-                given[number][axis] = sizes[word]
-                used.add(word)
-    for word in sizes:
-        if word not in used:
-            known = [f"{part.tensors[number].name}.{axis}" for number in given for axis in part.tensors[number].open]
-            fix = f"open are: {', '.join(known)}" if known else "leave it out: every size of this file is fixed"
-            raise InvalidSetting(f"the model has no open size '{word}'", model.where, fix)
-    _announce(unsaid, model.where)
-    return {number: tuple(dims) for number, dims in given.items()}
-
-
-def _announce(unsaid: list[tuple[str, int]], where: str) -> None:
-    """A batch is 1 unless said; other open sizes decide what the model computes."""
-    if any(axis for _, axis in unsaid):
-        names = [name for name, _ in unsaid]
-        sizes = ",".join(f"{name}=SIZE" for name in names)
-        raise ImportFailed(f"its inputs leave open: {', '.join(names)}", where, f"say them: FILE.tflite#{sizes}")
-    if unsaid:
-        said = ", ".join(f"{name} = 1" for name, _ in unsaid)
-        warnings.warn(f"{where}: assumed {said}; another size: FILE.tflite#batch=64", stacklevel=5)
+    part = model.subgraphs[0]
+    tensors = [part.tensors[number] for number in part.inputs]
+    said = [(each.name, tuple(-1 if axis in each.open else n for axis, n in enumerate(each.dims))) for each in tensors]
+    return dict(zip(part.inputs, close(said, sizes, model.where, ".tflite"), strict=True))
 
 
 def _add_tensors(builder: GraphBuilder, sized: Sized) -> list[int]:

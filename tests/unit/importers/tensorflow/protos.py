@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 
 def varint(value: int) -> bytes:
@@ -61,26 +61,12 @@ def of_shapes(*shapes: Sequence[int]) -> bytes:
     return field(1, b"".join(field(7, shape(dims)) for dims in shapes))
 
 
-def of_function(name: str) -> bytes:
-    return field(10, field(1, name))
-
-
 def node(name: str, op: str, inputs: Sequence[str] = (), **values: bytes) -> bytes:
     return field(1, name) + field(2, op) + b"".join(field(3, i) for i in inputs) + attributes(**values)
 
 
-def graph_def(nodes: Sequence[bytes], functions: Sequence[bytes] = ()) -> bytes:
-    library = field(2, b"".join(field(1, function) for function in functions)) if functions else b""
-    return b"".join(field(1, n) for n in nodes) + library
-
-
-def function(
-    name: str, inputs: Sequence[str], outputs: Sequence[str], nodes: Sequence[bytes], returns: Mapping[str, str]
-) -> bytes:
-    signature = field(1, name)
-    signature += b"".join(field(2, field(1, i)) for i in inputs) + b"".join(field(3, field(1, o)) for o in outputs)
-    body = b"".join(field(3, n) for n in nodes)
-    return field(1, signature) + body + b"".join(field(4, field(1, k) + field(2, v)) for k, v in returns.items())
+def graph_def(nodes: Sequence[bytes]) -> bytes:
+    return b"".join(field(1, n) for n in nodes)
 
 
 def saved_model(graph: bytes) -> bytes:
@@ -107,6 +93,6 @@ def convnet() -> list[bytes]:
         ),
         node("to", "Const", value=of_tensor(INT, [2], [-1, 64])),
         node("flat", "Reshape", ["pool", "to"]),
-        node("w", "VariableV2", dtype=of_type(FLOAT), shape=of_shape([64, 10])),
+        node("w", "Const", dtype=of_type(FLOAT), value=of_tensor(FLOAT, [64, 10])),
         node("out", "MatMul", ["flat", "w"], T=of_type(FLOAT)),
     ]
