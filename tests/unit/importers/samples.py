@@ -26,7 +26,6 @@ SAMPLES: dict[str, bytes] = {
     "module.mlir": STABLEHLO.encode(),
     "module.pb.xz": (DATA / "mlp.pb.xz").read_bytes(),
     "frozen.pb": protos.graph_def(protos.convnet()),
-    "saved_model.pb": protos.saved_model(protos.graph_def(protos.convnet())),
     "graph.pbtxt": TEXT.encode(),
     "costs.pbtxt": COSTS.encode(),
     "model.tflite": convnet(),
