@@ -167,3 +167,27 @@ def test_a_plan_in_which_ops_run_again_is_explained_drawn_and_compared(folder: P
     assert drawn.exit_code == 0 and (folder / "again.png").stat().st_size, drawn.output
     compared = typed("tools", "diff", folder / "whole.json", folder / "again.json", "--model", model)
     assert compared.exit_code == 0 and "A step goes from" in compared.output, compared.output
+
+
+def test_explain_keeps_the_limit_and_the_costs_of_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = ("--on", "2xv100-nvlink", "--simulations", "20", "--memory-limit", "2GiB", "--costs", "calibrated")
+    planned = json.loads(typed("plan", "zoo:resnet50/infer", *asked, "--save", "p.json", "--json").output)
+    found = json.loads(typed("explain", "p.json", "--seconds", "0.2", "--json").output)
+    assert found["verdict"]["step_ns"] == planned["step_ns"]
+    assert [peak["limit_bytes"] for peak in found["peaks"]] == [2 << 30, 2 << 30]
+    assert "calibrated" in found["verdict"]["basis"]
+
+
+def test_a_pipeline_is_told_from_the_best_of_its_stages_and_compares_by_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    on = ("--on", "2xp100-pcie", "--simulations", "20")
+    typed("plan", "zoo:resnet50", *on, "--microbatches", "3", "--save", "pipe.json")
+    typed("plan", "zoo:resnet50", *on, "--save", "whole.json")
+    told = typed("explain", "pipe.json", "--seconds", "0.2").output
+    assert "schedule of these stages" in " ".join(told.split()) and "ptimal" not in told
+    lines = typed("diff", "whole.json", "pipe.json").output.splitlines()
+    assert lines[0].startswith("A microbatch goes from ") and 1 < len(lines) <= 7
+    assert all("pass: " in line or "update: " in line or "(no module): " in line for line in lines[1:])

@@ -41,7 +41,7 @@ class BenchSettings:
 
 
 @dataclass(frozen=True)
-class Report:
+class SuiteReport:
     """What came of one suite."""
 
     suite: Suite
@@ -79,7 +79,7 @@ def parse_part(text: str | None) -> tuple[int, int]:
     return int(part), int(of)
 
 
-def bench(name: str, settings: BenchSettings) -> list[Report]:
+def bench(name: str, settings: BenchSettings) -> list[SuiteReport]:
     """Runs a suite or a group of them."""
     reports = []
     for suite in suites_of(name):
@@ -90,7 +90,7 @@ def bench(name: str, settings: BenchSettings) -> list[Report]:
     return reports
 
 
-def bench_best(name: str, settings: BenchSettings) -> list[Report]:
+def bench_best(name: str, settings: BenchSettings) -> list[SuiteReport]:
     """Long runs of every method, each better value written at once; results already at hand count too.
 
     Their records are kept apart from the suite's, so that its tables do not show them.
@@ -114,7 +114,7 @@ def bench_best(name: str, settings: BenchSettings) -> list[Report]:
     return reports
 
 
-def call(words: Sequence[str], settings: BenchSettings) -> list[Report]:
+def call(words: Sequence[str], settings: BenchSettings) -> list[SuiteReport]:
     """What the words after `bench` ask for: a suite, or "best" and a suite."""
     match list(words):
         case ["best", name]:
@@ -155,9 +155,9 @@ def _order(
 
 def _run(
     order: Order, settings: BenchSettings, best: BestKnown, landed: Callable[[RunRecord], None], stem: str = ""
-) -> Report:
+) -> SuiteReport:
     ledger = RunLedger(ledger_path(settings.out, stem or order.suite.name))
     outcome = run(order, ledger, settings.say, settings.watch, landed)
     if not stem:
         note_call(settings.out, order, outcome)
-    return Report(order.suite, write_tables(order.suite, ledger, best, methods_of(order)), outcome)
+    return SuiteReport(order.suite, write_tables(order.suite, ledger, best, methods_of(order)), outcome)

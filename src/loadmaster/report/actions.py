@@ -49,7 +49,7 @@ APART = frozenset(["--granularity", "--for", "--ray", "--mode", "--serve", "--sw
 
 
 @dataclass(frozen=True)
-class Action:
+class NextStep:
     """One thing to do.
 
     Attributes:
@@ -124,7 +124,7 @@ def _number(text: str | None, otherwise: float) -> float:
 
 def try_actions(
     result: Result, seconds: float | None = None, folder: Path = Path()
-) -> tuple[tuple[Action, ...], Result | None]:
+) -> tuple[tuple[NextStep, ...], Result | None]:
     """(what gained something, most gain first; a better plan of the same problem that a trial found)
 
     Args:
@@ -136,7 +136,7 @@ def try_actions(
         return (), None
     warm_up(make_method(wording.DEFAULT), result.problem.cluster, result.problem.objective)
     purse = _Purse(result, allowance(result) if seconds is None else seconds)
-    found: list[Action] = []
+    found: list[NextStep] = []
     better: Result | None = None
     candidates = list(_candidates(result))
     for number, candidate in enumerate(candidates):
@@ -181,7 +181,7 @@ class _Purse:
         return Budget(max(0.05, part * (seconds - candidate.least_s)))
 
 
-def _action(result: Result, candidate: Candidate, trial: Trial, folder: Path) -> Action | None:
+def _action(result: Result, candidate: Candidate, trial: Trial, folder: Path) -> NextStep | None:
     """None where the trial gained nothing."""
     asked = result.asked
     if asked is None or trial.over_bytes > 0:
@@ -195,7 +195,7 @@ def _action(result: Result, candidate: Candidate, trial: Trial, folder: Path) ->
         return None
     seconds = _number(changed["--seconds"], result.seconds * LONGER)
     command = changed.command({"--save": save})
-    return Action(candidate.kind, candidate.what, command, result.value, round(trial.value), gain, seconds, save)
+    return NextStep(candidate.kind, candidate.what, command, result.value, round(trial.value), gain, seconds, save)
 
 
 def _new_name(kind: str, folder: Path) -> str:

@@ -60,7 +60,7 @@ class Cells:
 
 
 @dataclass(frozen=True, eq=False)
-class Lane:
+class LaneDrawing:
     """A device or a link over the step.
 
     Attributes:
@@ -94,13 +94,13 @@ class Drawing:
         more: devices that are left out.
     """
 
-    lanes: tuple[Lane, ...]
+    lanes: tuple[LaneDrawing, ...]
     names: tuple[str, ...]
     step_ns: int
     more: int = 0
 
     @property
-    def devices(self) -> tuple[Lane, ...]:
+    def devices(self) -> tuple[LaneDrawing, ...]:
         return tuple(lane for lane in self.lanes if lane.held is not None)
 
 
@@ -160,7 +160,7 @@ def drawing_of(schedule: Schedule, columns: int, like: Schedule | None = None) -
         marks = cells(*when, batch, shown, step, columns).main
     line, limits = schedule.timeline, schedule.problem.memory_bytes
     lanes = [
-        Lane(
+        LaneDrawing(
             schedule.problem.cluster.device_names[device],
             work.busy[device],
             work.main[device],
@@ -174,7 +174,7 @@ def drawing_of(schedule: Schedule, columns: int, like: Schedule | None = None) -
     return Drawing((*lanes, *_links(schedule, columns)), names, step, schedule.num_devices - shown)
 
 
-def _links(schedule: Schedule, columns: int) -> Iterator[Lane]:
+def _links(schedule: Schedule, columns: int) -> Iterator[LaneDrawing]:
     line, used = schedule.timeline, np.unique(schedule.send_channel)
     length = line.send_end_ns - line.send_start_ns
     busy = {int(channel): int(length[schedule.send_channel == channel].sum()) for channel in used}
@@ -182,7 +182,7 @@ def _links(schedule: Schedule, columns: int) -> Iterator[Lane]:
         mine = np.flatnonzero(schedule.send_channel == channel)
         nothing, when = ints(np.zeros(len(mine))), (line.send_start_ns[mine], line.send_end_ns[mine])
         load = cells(nothing, *when, nothing, 1, schedule.step_ns, columns)
-        yield Lane(wire_name(schedule, channel), load.busy[0], load.main[0])
+        yield LaneDrawing(wire_name(schedule, channel), load.busy[0], load.main[0])
 
 
 # In a terminal
@@ -235,7 +235,7 @@ def _key(name: str) -> str:
     return letters[0] if letters[0] == letters[9] else f"{letters[0]}-{letters[9]}"
 
 
-def _letters(lane: Lane, names: Sequence[str]) -> Text:
+def _letters(lane: LaneDrawing, names: Sequence[str]) -> Text:
     """Of a pipeline: 0 to 9 forward passes, a to j backward, + gradients of weights, = sums, # updates."""
     line = Text()
     marks = [-1] * len(lane.main) if lane.marks is None else lane.marks.tolist()
@@ -249,7 +249,7 @@ def _style(number: int) -> str:
     return "dim" if number < 0 else TERMINAL[number % len(TERMINAL)]
 
 
-def _memory_line(lane: Lane, margin: int, plain: bool) -> Text:
+def _memory_line(lane: LaneDrawing, margin: int, plain: bool) -> Text:
     """The most held in each column, against the memory there is where that is half used, else against the peak."""
     held = np.zeros(0) if lane.held is None else lane.held / _full(lane)
     style = "red" if lane.peak > lane.limit else "dim"
@@ -258,7 +258,7 @@ def _memory_line(lane: Lane, margin: int, plain: bool) -> Text:
     )
 
 
-def _full(lane: Lane) -> int:
+def _full(lane: LaneDrawing) -> int:
     """What a full bar of memory stands for."""
     return max(1, lane.peak if lane.peak > lane.limit or 2 * lane.peak < lane.limit else lane.limit)
 
@@ -310,7 +310,7 @@ def _fill(number: int) -> str:
     return colour_of(number) if number < len(COLOURS) else f"url(#lm-stripe{number})"
 
 
-def _runs(one: Lane, top: int, tall: int, margin: float, scale: float) -> Iterator[str]:
+def _runs(one: LaneDrawing, top: int, tall: int, margin: float, scale: float) -> Iterator[str]:
     """Neighbours with one label as a bar; idle columns are left out."""
     for main, run in groupby(range(len(one.main)), key=lambda at: int(one.main[at])):
         at = list(run)
@@ -322,7 +322,7 @@ def _runs(one: Lane, top: int, tall: int, margin: float, scale: float) -> Iterat
         yield f"<rect {box} fill='{tone}' fill-opacity='{full:.2f}'/>"
 
 
-def _held(one: Lane, top: int, tall: int, margin: float, width: int) -> str:
+def _held(one: LaneDrawing, top: int, tall: int, margin: float, width: int) -> str:
     held = np.zeros(1) if one.held is None else one.held / _full(one)
     low, step = top + tall - 3, (width - margin) / len(held)
     points = " ".join(f"{margin + at * step:.1f},{low - (tall - 4) * share:.1f}" for at, share in enumerate(held))
@@ -389,7 +389,7 @@ def _scale(step_ns: int) -> tuple[float, str]:
     return next(((size, unit) for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")) if step_ns >= size), (1.0, "ns"))
 
 
-def _draw_lane(axis: Any, row: int, lane: Lane, width: float) -> None:
+def _draw_lane(axis: Any, row: int, lane: LaneDrawing, width: float) -> None:
     """Each column shows the module that takes most of it, as high as it is busy; one collection of all of them."""
     from matplotlib.collections import PolyCollection
 
@@ -407,7 +407,7 @@ def _draw_lane(axis: Any, row: int, lane: Lane, width: float) -> None:
             axis.text((left_column + right_column) / 2 * width, row, str(mark), ha="center", va="center", fontsize=5)
 
 
-def _marked(lane: Lane) -> Iterator[tuple[int, int, int]]:
+def _marked(lane: LaneDrawing) -> Iterator[tuple[int, int, int]]:
     """(microbatch, first column, last column) of each stretch."""
     if lane.marks is None:
         return

@@ -1,8 +1,8 @@
 """explain: the one report of a plan, which page, terminal, notebook, JSON and diff are drawn from.
 
 It answers four questions: how good is the plan (`Verdict`), what holds it up (`Bottleneck`), what fills the memory
-(`Peak`) and what to do next (`Action`). What describes the plan is exact; moves and actions were simulated or searched
-for, in about `seconds`.
+(`Peak`) and what to do next (`NextStep`). What describes the plan is exact; moves and next steps were simulated or
+searched for, in about `seconds`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import bound_of
 from loadmaster.problem.objective import Objective
-from loadmaster.report.actions import SHARE, Action, allowance, try_actions, uses
+from loadmaster.report.actions import SHARE, NextStep, allowance, try_actions, uses
 from loadmaster.report.added import Added, added_of
 from loadmaster.report.bottleneck import Bottleneck, Sentence, bottleneck
 from loadmaster.report.critical import CriticalPath, critical_path
@@ -97,7 +97,7 @@ class Report:
     verdict: Verdict
     bottleneck: Bottleneck
     peaks: tuple[Peak, ...]
-    actions: tuple[Action, ...]
+    actions: tuple[NextStep, ...]
     uses: tuple[str, ...]
     reasons: GroupDecisions
     path: CriticalPath

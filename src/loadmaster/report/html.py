@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 
 from loadmaster.files.writing import write_text
-from loadmaster.report.actions import Action
+from loadmaster.report.actions import NextStep
 from loadmaster.report.bottleneck import Sentence
 from loadmaster.report.diff import Difference
 from loadmaster.report.explain import Report, fullest
@@ -30,6 +30,7 @@ from loadmaster.search import Result
 
 MOST_MODULES = 24  # in the table of where each runs
 ROWS_SHOWN = 12  # of a table, until all are asked for
+MORE = " class='more'"
 SCRIPTS = ("page_data.js", "page_timeline.js", "page_graph.js", "page.js")
 TABS = {"modules": "Modules", "graph": "Graph", "methods": "Methods", "details": "Details"}
 
@@ -64,7 +65,7 @@ def report_page(
         "BOUNDS": _bars(found.verdict.bounds, shown_by(found)),
         "ANSWERS": _answers(found, said, pointing),
         "TABS": "".join(_tab(*tab) for tab in [*TABS.items(), *([("compare", "Compare")] if difference else [])]),
-        "MODULES": _modules(schedule),
+        "MODULES": modules_html(schedule),
         "METHODS": _methods(result, every, shown_by(found)),
         "WORDS": "".join(map(section_html, sections(found))),
         "PROVENANCE": "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in found.provenance),
@@ -135,7 +136,7 @@ def figure_html(name: str, value: str, note: str, *, over: bool) -> str:
 
 
 def _answers(
-    found: Report, said: Sequence[tuple[str, list[Sentence], list[Action]]], pointing: Sequence[Sentence]
+    found: Report, said: Sequence[tuple[str, list[Sentence], list[NextStep]]], pointing: Sequence[Sentence]
 ) -> str:
     """All but the first, which the strip has."""
     parts = []
@@ -160,18 +161,19 @@ def _sentence(sentence: Sentence, pointing: Sequence[Sentence]) -> str:
     return f"<button type=button class=say aria-pressed=false {data}>{escape(sentence.text)}</button>"
 
 
-def _action(action: Action, found: Report) -> str:
+def _action(action: NextStep, found: Report) -> str:
     return f"<li>{escape(action.text(shown_by(found)))}<code>{escape(action.command)}</code></li>"
 
 
 # Tabs
 
 
-def _modules(schedule: Schedule) -> str:
+def modules_html(schedule: Schedule, most: int = MOST_MODULES) -> str:
+    """Which module runs where, as a table."""
     devices = schedule.problem.cluster.device_names
     rows = tuple(
         (row.name, f"{row.ops:,}", time_text(row.time_ns), size_text(row.weight_bytes), places_text(row, devices))
-        for row in module_table(schedule, MOST_MODULES)
+        for row in module_table(schedule, most)
     )
     return grid_html(Grid("", ("module", "ops", "time", "weights and inputs", "on"), rows, frozenset((1, 2, 3))))
 
@@ -214,15 +216,13 @@ def grid_html(grid: Grid) -> str:
     """A table as HTML; what is over a dozen rows is shown when asked for."""
 
     def cells(row: Sequence[str], tag: str) -> str:
-        kind = [" class=number" if at in grid.numbers else "" for at in range(len(row))]
+        kind = [" class='number'" if at in grid.numbers else "" for at in range(len(row))]
         return "".join(f"<{tag}{kind[at]}>{escape(cell)}</{tag}>" for at, cell in enumerate(row))
 
     title = f"<caption>{escape(grid.title)}</caption>" if grid.title else ""
-    body = "".join(
-        f"<tr{' class=more' if at >= ROWS_SHOWN else ''}>{cells(row, 'td')}</tr>" for at, row in enumerate(grid.rows)
-    )
+    body = "".join(f"<tr{MORE if at >= ROWS_SHOWN else ''}>{cells(row, 'td')}</tr>" for at, row in enumerate(grid.rows))
     table = f"<table>{title}<thead><tr>{cells(grid.head, 'th')}</tr></thead><tbody>{body}</tbody></table>"
     many = len(grid.rows) > ROWS_SHOWN
-    every = f"<button type=button class=every>All {len(grid.rows)} rows</button>" if many else ""
+    every = f"<button type='button' class='every'>All {len(grid.rows)} rows</button>" if many else ""
     label = escape(grid.title or "table")
-    return f"<div class=across tabindex=0 role=group aria-label='{label}'>{table}{every}</div>"
+    return f"<div class='across' tabindex='0' role='group' aria-label='{label}'>{table}{every}</div>"

@@ -7,11 +7,10 @@ from html import escape
 from loadmaster.report.bottleneck import bottleneck
 from loadmaster.report.critical import critical_path
 from loadmaster.report.drawing import drawing_of, svg
-from loadmaster.report.modules import module_table, places_text
+from loadmaster.report.html import modules_html
 from loadmaster.report.occupancy import wire_loads
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.summary import result_line
-from loadmaster.report.units import size_text, time_text
 from loadmaster.search import Result
 
 COLUMNS, MOST_MODULES = 360, 12  # columns of time; rows seen without scrolling
@@ -23,15 +22,4 @@ def result_html(result: Result) -> str:
     path, wires = critical_path(schedule), wire_loads(schedule)
     why = " ".join(sentence.text for sentence in bottleneck(schedule, path, wires, ()).sentences)
     head = f"<p><b>{escape(result_line(result))}</b></p><p>{escape(why)}</p>"
-    return f"<div>{head}{svg(drawing_of(schedule, COLUMNS))}{_modules(schedule)}</div>"
-
-
-def _modules(schedule: Schedule) -> str:
-    devices = schedule.problem.cluster.device_names
-    rows = [
-        (row.name, f"{row.ops:,}", time_text(row.time_ns), size_text(row.weight_bytes), places_text(row, devices))
-        for row in module_table(schedule, MOST_MODULES)
-    ]
-    head = "".join(f"<th>{text}</th>" for text in ("module", "ops", "time", "weights and inputs", "on"))
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div>{head}{svg(drawing_of(schedule, COLUMNS))}{modules_html(schedule, MOST_MODULES)}</div>"

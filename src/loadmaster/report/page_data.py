@@ -101,7 +101,6 @@ def _head(schedule: Schedule, found: Report) -> dict[str, Any]:
         "phases": [] if is_pipeline(schedule) or schedule.num_kernels > MANY_OPS else _phase_names(schedule)[1],
         "peaks": peaks,
         "reasons": [_reason(row) for row in rows],
-        "device_times": [asdict(row) for row in found.devices],
     }
 
 

@@ -54,7 +54,7 @@ class Remedy:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FitVerdict:
     """Whether a step fits as it is, and what would help, cheapest first.
 
     Attributes:
@@ -91,7 +91,7 @@ class _Candidate:
     change: Callable[[_Setup], _Setup]
 
 
-def verdict(load: Load, cluster: Cluster, capture: Mapping[str, Any], *, budget: Budget, seed: int = 0) -> Verdict:
+def verdict(load: Load, cluster: Cluster, capture: Mapping[str, Any], *, budget: Budget, seed: int = 0) -> FitVerdict:
     """`answer`, with all changes at once, cheapest first."""
     found, changes = answer(load, cluster, capture, budget=budget, seed=seed)
     return replace(found, changes=tuple(sorted(changes, key=lambda change: (change.cost, change.step_ns))))
@@ -99,7 +99,7 @@ def verdict(load: Load, cluster: Cluster, capture: Mapping[str, Any], *, budget:
 
 def answer(
     load: Load, cluster: Cluster, capture: Mapping[str, Any], *, budget: Budget, seed: int = 0
-) -> tuple[Verdict, Iterator[Remedy]]:
+) -> tuple[FitVerdict, Iterator[Remedy]]:
     """Whether it fits on the cluster as it is, from two plans; and what would help, as it is found, cheapest first.
     `load` captures the model with other settings: `optimizer`, `dtype`, `batch`; where it cannot, those changes are
     left out."""
@@ -107,7 +107,7 @@ def answer(
     setup = _Setup(cluster, capture)
     found = trial.best(setup)
     short = int((found.timeline.peak_bytes - found.problem.memory_bytes).argmax())
-    told = Verdict(
+    told = FitVerdict(
         found.fits,
         int(found.timeline.peak_bytes[short]),
         int(found.problem.memory_bytes[short]),

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from loadmaster.cluster import Link
+from loadmaster.cost import send_time_ns
 from loadmaster.graph.columns import ints
 from loadmaster.problem import CANNOT, Problem
-from loadmaster.report.hardware import with_links
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.trials import Trials
 
@@ -51,6 +52,26 @@ def what_ifs(schedule: Schedule) -> tuple[WhatIf, ...]:
         value = int(scores.objective(problem)[0])
         rows.append(WhatIf(name, int(scores.step_ns[0]), value, base - value))
     return tuple(rows)
+
+
+def with_links(problem: Problem, faster: float | None) -> Problem:
+    """Every link `faster` times as fast; None: links that take no time."""
+    links = {pair: _sped_up(link, faster) for pair, link in problem.cluster.links.items()}
+    cluster = replace(problem.cluster, links=links)
+    kinds = sorted(set(links.values()), key=lambda link: (link.bytes_per_s or 0, link.latency_ns))
+    send_class = np.zeros((cluster.num_devices, cluster.num_devices), np.int64)
+    for pair, link in links.items():
+        send_class[pair] = kinds.index(link)
+    sizes, where = np.unique(problem.graph.nbytes, return_inverse=True)
+    table = np.array([[send_time_ns(link, int(size)) for link in kinds] for size in sizes], np.int64)
+    send_ns = ints(table.reshape(len(sizes), len(kinds))[where])
+    return replace(problem, cluster=cluster, send_class=ints(send_class), send_ns=send_ns)
+
+
+def _sped_up(link: Link, faster: float | None) -> Link:
+    if faster is None:
+        return Link(None, 0)
+    return Link(None if link.bytes_per_s is None else link.bytes_per_s * faster, link.latency_ns)
 
 
 def _faster(problem: Problem) -> Problem:

@@ -10,7 +10,7 @@ import shlex
 import textwrap
 from collections.abc import Callable, Iterator
 
-from loadmaster.report.actions import Action
+from loadmaster.report.actions import NextStep
 from loadmaster.report.added import Added
 from loadmaster.report.bottleneck import Sentence
 from loadmaster.report.explain import Report, fullest
@@ -57,7 +57,7 @@ def peak_sentence(peak: Peak) -> Sentence:
     return Sentence(f"{text}at {time_text(peak.at_ns)}, {reached}{f'; {most}' if most else ''}.", "peak")
 
 
-def answers(found: Report) -> list[tuple[str, list[Sentence], list[Action]]]:
+def answers(found: Report) -> list[tuple[str, list[Sentence], list[NextStep]]]:
     """(title, sentences with their evidence, actions): plan, bottleneck, what now, memory."""
     device = fullest(found.peaks)
     peak = peak_sentence(found.peaks[device])

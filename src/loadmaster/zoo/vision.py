@@ -120,7 +120,7 @@ def inception_v3(training: bool, batch: int, size: int = 299, classes: int = 100
     return classifier(lambda: InceptionV3(size, classes, auxiliary=training), training, batch, size, classes)
 
 
-class Bottleneck(nn.Module):
+class BottleneckBlock(nn.Module):
     """1x1, 3x3, 1x1 and a shortcut (He et al. 2015, arXiv 1512.03385, figure 5); stride on the 3x3."""
 
     def __init__(self, inputs: int, inner: int, stride: int) -> None:
@@ -146,7 +146,7 @@ class ResNet(nn.Module):
         blocks, inputs = [], 64
         for stage, depth in enumerate(depths):
             for i in range(depth):
-                blocks.append(Bottleneck(inputs, 64 << stage, stride=2 if stage and not i else 1))
+                blocks.append(BottleneckBlock(inputs, 64 << stage, stride=2 if stage and not i else 1))
                 inputs = 256 << stage
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(inputs, classes)

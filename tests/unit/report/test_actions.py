@@ -150,3 +150,29 @@ def test_what_it_rests_on(given: bool, modelled: bool, said: str) -> None:
 
 def test_clusters_with_one_time_for_all_ops_say_so() -> None:
     assert "Every op takes" in basis_of(price(GRAPHS["diamond"](), replace(pair(), op_ns=7)))
+
+
+def test_what_was_refused_is_allowed_again_where_nothing_fits_without_it(tmp_path: Path) -> None:
+    from loadmaster.importers import load
+
+    asked = Invocation("zoo:resnet50", (("--on", "1xv100-nvlink"), ("--seconds", "5"), ("--recompute", "none")))
+    problem = price(load("zoo:resnet50"), "1xv100-nvlink", memory_limit="2GiB")
+    result = replace(lm.solve(problem, "auto:recompute=no", lm.Budget(None, 5)), asked=asked)
+    assert not result.fits and uses(result, "p.json") == ()
+    action = next(action for action in try_actions(result, 3.0, tmp_path)[0] if action.kind == "allowed")
+    assert "--recompute" not in options_of(action.command)
+    assert "it fits then" in action.text(str)
+
+
+def test_another_batch_is_offered_of_a_module_that_can_be_captured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    made = "import torch\n\n\ndef build():\n    return torch.nn.Linear(64, 64), (torch.zeros(16, 64),)\n"
+    (tmp_path / "tiny_model.py").write_text(made)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert torch.nn.Linear is not None
+    found = lm.plan("tiny_model:build", on="1xp100-pcie", budget=lm.Budget(None, 5))
+    asked = Invocation("tiny_model:build", (("--on", "1xp100-pcie"), ("--seconds", "5")))
+    action = next(one for one in try_actions(replace(found, asked=asked), 3.0, tmp_path)[0] if one.kind == "batch")
+    assert options_of(action.command)["--batch"] == "32" and action.after < action.before

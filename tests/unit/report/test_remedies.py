@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 from loadmaster import Budget, Cluster, Graph, price, solve  # noqa: E402
 from loadmaster.graph import STATE  # noqa: E402
 from loadmaster.importers.torch.export import capture, default_dtype  # noqa: E402
-from loadmaster.report.remedies import Verdict, eight_bit_states, rows_of_inputs, verdict  # noqa: E402
+from loadmaster.report.remedies import FitVerdict, eight_bit_states, rows_of_inputs, verdict  # noqa: E402
 
 BUDGET = Budget(None, 48)
 WIDTH, DEPTH, BATCH = 256, 4, 512
@@ -34,7 +34,7 @@ def captured(dtype: str | None, batch: int, optimizer: str) -> Graph:
 
 
 @cache
-def asked(memory_bytes: int) -> Verdict:
+def asked(memory_bytes: int) -> FitVerdict:
     return verdict(mlp, Cluster.preset(f"{memory_bytes}b"), {"optimizer": "adam"}, budget=BUDGET)
 
 
