@@ -188,6 +188,6 @@ def test_a_pipeline_is_told_from_the_best_of_its_stages_and_compares_by_pass(
     typed("plan", "zoo:resnet50", *on, "--save", "whole.json")
     told = typed("explain", "pipe.json", "--seconds", "0.2").output
     assert "schedule of these stages" in " ".join(told.split()) and "ptimal" not in told
-    lines = typed("diff", "whole.json", "pipe.json").output.splitlines()
+    lines = typed("tools", "diff", "whole.json", "pipe.json").output.splitlines()
     assert lines[0].startswith("A microbatch goes from ") and 1 < len(lines) <= 7
     assert all("pass: " in line or "update: " in line or "(no module): " in line for line in lines[1:])
