@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from loadmaster.search import Budget, Result, Start
     from loadmaster.simulator.arenas import Arenas
 
+LOOPS = 170  # that a first `plan` compiles, some 15 s of one core
 BASELINES = ("one-device", "expert")
 
 
@@ -167,5 +169,10 @@ def status(text: str) -> Iterator[None]:
     if not screen.is_terminal:
         yield
         return
-    with screen.status(text) as shown, telling(lambda: shown.update("compiling (first run only)")):
+    compiled = count(1)
+
+    def tell() -> None:
+        shown.update(f"compiling, on a first run only: loop {next(compiled)} of about {LOOPS}")
+
+    with screen.status(text) as shown, telling(tell):
         yield
