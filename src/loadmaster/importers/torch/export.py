@@ -24,6 +24,7 @@ from loadmaster.importers.torch.arguments import as_arguments
 from loadmaster.importers.torch.building import without_memory
 from loadmaster.importers.torch.graph import OPTIMIZER_STATE, CapturedStep, captured_of
 from loadmaster.importers.torch.origin import Origins, line_of_failure
+from loadmaster.importers.torch.refusals import known_failure, refuse_uncapturable
 from loadmaster.importers.torch.step import Target, fake_mode, trace_step
 from loadmaster.importers.torch.twin import switch
 
@@ -77,6 +78,7 @@ def capture_step(
         raise UnknownName.among("optimizer to capture", optimizer, OPTIMIZER_STATE)
     label = name or type(module).__name__
     origins = Origins()
+    refuse_uncapturable(module, inputs, label)
     with _explained(label, module, origins):
         trace = trace_step(module, as_arguments(inputs, label), training, origins, target)
         captured = captured_of(trace, optimizer, label, training)
@@ -121,7 +123,8 @@ def _explained(label: str, module: nn.Module | None, origins: Origins) -> Iterat
         inside = f"module '{origins.calls[-1]}'" if origins.calls and origins.calls[-1] else ""
         where = ", ".join(part for part in (label, inside, line_of_failure(cause)) if part)
         doing = "could not be built" if module is None else "could not be traced"
-        raise ImportFailed(f"{label} {doing}: {reason}", where, _advice(cause, inside)) from cause
+        reason, fix = known_failure(cause) or (reason, _advice(cause, inside))
+        raise ImportFailed(f"{label} {doing}: {reason}", where, fix) from cause
 
 
 @contextmanager

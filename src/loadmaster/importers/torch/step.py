@@ -29,7 +29,7 @@ from loadmaster.importers.torch.dropout import IdleDropout
 from loadmaster.importers.torch.mutation import writes_only_given
 from loadmaster.importers.torch.origin import Origins, origin_of
 from loadmaster.importers.torch.recurrent import dropout_between_layers
-from loadmaster.importers.torch.twin import Fakes, Twins, switch
+from loadmaster.importers.torch.twin import Fakes, Twins, held_by, switch
 from loadmaster.importers.torch.values import ValueMode, ValueReads, answering, fixed_draws, traced, warn_of_values
 
 _convolution_backward = torch.ops.aten.convolution_backward.default
@@ -253,8 +253,10 @@ class _Step:
 
     @classmethod
     def of(cls, module: nn.Module, inputs: Inputs, training: bool, fakes: Fakes, origins: Origins) -> _Step:
-        given = [Given(name, "weight", fakes(weight, learned=training)) for name, weight in module.named_parameters()]
-        given += [Given(name, "buffer", fakes(buffer)) for name, buffer in module.named_buffers()]
+        weights = [part for named in module.named_parameters() for part in held_by(*named)]
+        buffers = [part for named in module.named_buffers() for part in held_by(*named)]
+        given = [Given(name, "weight", fakes(weight, learned=training)) for name, weight in weights]
+        given += [Given(name, "buffer", fakes(buffer)) for name, buffer in buffers]
         place = {id(entry.fake): index for index, entry in enumerate(given)}
         paths, shape = pytree.tree_flatten_with_path(inputs)
         leaves: list[Any] = []

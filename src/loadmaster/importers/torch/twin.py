@@ -24,6 +24,7 @@ from typing import Any, ClassVar, NoReturn
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from loadmaster.errors import ImportFailed
 from loadmaster.importers.torch.origin import line_of_call
@@ -247,8 +248,19 @@ class Fakes:
     def __call__(self, real: Tensor, *, learned: bool = False) -> Tensor:
         if id(real) not in self.made:
             self._kept.append(real)
-            self.made[id(real)] = self._fake(real, learned) if _can_be_fake(real) else real
+            if is_traceable_wrapper_subclass(real):
+                self.made[id(real)] = self._wrapped(real)
+            else:
+                self.made[id(real)] = self._fake(real, learned) if _can_be_fake(real) else real
         return self.made[id(real)]
+
+    def _wrapped(self, real: Any) -> Tensor:
+        """A tensor of a class of its own, such as a quantized weight, around fakes of the tensors that it holds."""
+        names, context = real.__tensor_flatten__()
+        inner = {name: self(getattr(real, name)) for name in names}
+        with self.mode:
+            made: Tensor = type(real).__tensor_unflatten__(inner, context, real.shape, real.stride())
+        return made
 
     def _fake(self, real: Tensor, learned: bool) -> Tensor:
         with self.mode:
@@ -257,6 +269,15 @@ class Fakes:
         if isinstance(real, nn.Parameter):
             fake._is_param = True
         return fake.requires_grad_(learned and real.requires_grad)
+
+
+def held_by(name: str, tensor: Any) -> Iterator[tuple[str, Tensor]]:
+    """The tensor by its name, or those inside it where its class wraps others: they are what lies in memory."""
+    if not is_traceable_wrapper_subclass(tensor):
+        yield name, tensor
+        return
+    for part in tensor.__tensor_flatten__()[0]:
+        yield from held_by(f"{name}.{part}", getattr(tensor, part))
 
 
 def _can_be_fake(real: Tensor) -> bool:
