@@ -93,7 +93,7 @@ class Language:
     def weight_bytes(self) -> int:
         """Of the file: a tied head is not there twice."""
         inside = sum(layer.weight_bytes for layer in self.layers) + self.embedding_bytes + self.other_bytes
-        return inside + (0 if self.tied else self.output_bytes)
+        return inside + self.output_bytes - (self.embedding_bytes if self.tied else 0)
 
 
 @dataclass

@@ -173,7 +173,7 @@ def layout(model: Language, options: Options, cluster: Cluster) -> TensorLayout:
         kept[ffn[i]] += part
         cache[device[i]] += cache_bytes(layer, options)
     kept[on_host] += model.embedding_bytes + model.other_bytes
-    kept[device[-1]] += 0 if model.tied and device[-1] == on_host else model.output_bytes
+    kept[device[-1]] += model.output_bytes - (model.embedding_bytes if model.tied and device[-1] == on_host else 0)
     reserve = np.zeros(devices + 1, np.int64)
     for gpu in gpus:
         used, first = bool((device == gpu).any()), gpu == gpus[0]

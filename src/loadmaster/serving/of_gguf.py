@@ -104,7 +104,7 @@ def _gguf_part(name: str, layers: int, path: Path) -> tuple[int | None, str]:
     """(layer, part) of a tensor by its name (gguf-py, gguf/constants.py)."""
     found = re.match(r"blk\.(\d{1,5})\.(.*)", name)
     if found is None:
-        if name.startswith("token_embd"):
+        if name == "token_embd.weight":
             return None, "embedding"
         if name.startswith("output"):
             return None, "head" if name == "output.weight" else "output"
