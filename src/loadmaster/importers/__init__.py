@@ -51,7 +51,7 @@ _ELSEWHERE: Mapping[str, str] = {
     ".bin": _TORCH_WEIGHTS,
     ".ckpt": _TORCH_WEIGHTS,
     ".safetensors": _TORCH_WEIGHTS,
-    ".gguf": "it holds weights, not a computation: export the model to .onnx",
+    ".gguf": "it holds weights, not a computation: 'plan' and 'fits' read its header, other verbs take .onnx",
     ".h5": "convert it to .onnx with tf2onnx",
     ".keras": "convert it to .onnx with tf2onnx",
     ".mlmodel": "convert it to .onnx with onnxmltools",
