@@ -197,7 +197,8 @@ def _remarks(pricing: Pricing, best: Forecast, goal: str, census: Path | None) -
     from loadmaster.serving.reserve import reserve_of
 
     yield "basis: data-sheet rates times what published llama-bench runs reach of them; not tried on these devices"
-    yield f"reserve: compute buffers as llama.cpp reports them; {reserve_of('llama.cpp').source}"
+    context = f"; {reserve_of('llama.cpp').source}" if pricing.gpus else ""
+    yield f"reserve: compute buffers as llama.cpp reports them{context}"
     if best.fits:
         yield f"longest context with this placement: {longest(pricing, best):,} tokens a sequence"
     if (gain := _gain_of_cache(pricing, best, goal)) is not None:

@@ -160,7 +160,7 @@ def best_options(pricing: Pricing, goal: str, caches: Sequence[str] = tuple(CACH
     """
     best = _best_of_cache(pricing, goal, caches[0])
     for cache in caches[1:]:
-        if best.fits and (cache == "q4_0" or _all_on_gpus(best)):
+        if best.fits and (cache == "q4_0" or not pricing.gpus or _all_on_gpus(best)):
             break
         found = _best_of_cache(pricing, goal, cache)
         if (found.over_bytes, found.value * 1.05) < (best.over_bytes, best.value):
