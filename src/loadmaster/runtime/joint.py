@@ -28,7 +28,7 @@ BUILTIN = ("aten", "prims", "inductor_prims", "higher_order")
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class CutOutcome:
     """What a set of saved tensors leads to.
 
     Attributes:
@@ -119,7 +119,7 @@ class Joint:
         moved = self.nbytes[index] + sum(self.nbytes[self.root[read]] for read in self.reads[index])
         return moved + flops_of(node) / balance(node)
 
-    def evaluate(self, saved: frozenset[int]) -> Outcome:
+    def evaluate(self, saved: frozenset[int]) -> CutOutcome:
         again = self.again(saved)
         ends = [self.root[i] for i in (*self.results, *saved)]
         forward = self._behind((*self.results, *saved))
@@ -128,7 +128,7 @@ class Joint:
         later = self.in_order(again)
         held = {self.root[i] for i in (*self.results, *saved) if not self.given[self.root[i]]}
         stay = [self.root[i] for i in (*self.gradients, *self.results)]
-        return Outcome(again, self.cost(again), front, self.peak(later, held, stay))
+        return CutOutcome(again, self.cost(again), front, self.peak(later, held, stay))
 
     def again(self, saved: frozenset[int]) -> frozenset[int]:
         """Early ops that the backward pass runs since neither they nor a result that hides them is saved."""

@@ -15,6 +15,8 @@ from torch import Tensor
 
 
 class Meter(Protocol):
+    """Allocated bytes of one device."""
+
     def resident(self, known: Iterable[Any]) -> int:
         """Bytes allocated now. `known`: tensors, for a device that does not count."""
         ...

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from loadmaster.runtime.joint import Joint, is_tangent, numel
 from loadmaster.runtime.promise import Planned, Promise
-from loadmaster.runtime.saving import Saving, cheapest, least
+from loadmaster.runtime.saving import SavedChoice, cheapest, least
 
 Cut = tuple[fx.GraphModule, fx.GraphModule]
 
@@ -59,17 +59,17 @@ class LimitedPartitioner(CustomPartitionerFn):
         return cut
 
 
-def _saving(joint: Joint, forward: fx.GraphModule, count: int) -> Saving:
+def _saving(joint: Joint, forward: fx.GraphModule, count: int) -> SavedChoice:
     """What a forward graph hands to its backward graph."""
     names = {node.name: index for node, index in joint.number.items()}
     (outputs,) = forward.graph.output_node().args
     assert isinstance(outputs, (list, tuple))
     known = [names[node.name] for node in outputs[count:] if isinstance(node, fx.Node) and node.name in names]
     saved = frozenset(index for index in known if not joint.given[index])
-    return Saving(saved, joint.evaluate(saved))
+    return SavedChoice(saved, joint.evaluate(saved))
 
 
-def tag(joint: Joint, saving: Saving) -> None:
+def tag(joint: Joint, saving: SavedChoice) -> None:
     for index in saving.outcome.again:
         if not joint.fixed[index]:
             joint.nodes[index].meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE

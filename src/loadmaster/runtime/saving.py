@@ -11,18 +11,18 @@ import heapq
 from collections import defaultdict
 from dataclasses import dataclass
 
-from loadmaster.runtime.joint import Joint, Outcome
+from loadmaster.runtime.joint import Joint, CutOutcome
 
 LOOKS = 24  # peaks looked at along the drops
 TRIES = 48  # drops that are tried without
 
 
 @dataclass(frozen=True)
-class Saving:
+class SavedChoice:
     """What is saved, with what it leads to."""
 
     saved: frozenset[int]
-    outcome: Outcome
+    outcome: CutOutcome
 
 
 class Drops:
@@ -85,12 +85,12 @@ class Drops:
             self._offer(other)
 
 
-def least(joint: Joint, start: frozenset[int]) -> Saving:
+def least(joint: Joint, start: frozenset[int]) -> SavedChoice:
     """The smallest peak that drops lead to."""
     return min(_along(joint, start, Drops(joint, start).order), key=lambda one: one.outcome.peak_bytes)
 
 
-def cheapest(joint: Joint, start: frozenset[int], room: int) -> Saving | None:
+def cheapest(joint: Joint, start: frozenset[int], room: int) -> SavedChoice | None:
     """The saving of least cost whose peak is at most `room` bytes; None where none was found."""
     order = Drops(joint, start).order
     fits = [one for one in _along(joint, start, order) if one.outcome.peak_bytes <= room]
@@ -100,18 +100,18 @@ def cheapest(joint: Joint, start: frozenset[int], room: int) -> Saving | None:
     return _taken_back(joint, start, first, room)
 
 
-def _along(joint: Joint, start: frozenset[int], order: list[int]) -> list[Saving]:
+def _along(joint: Joint, start: frozenset[int], order: list[int]) -> list[SavedChoice]:
     """After none, some and all of the drops."""
     counts = sorted({round(part * len(order) / LOOKS) for part in range(LOOKS + 1)})
     return [_after(joint, start, order[:count]) for count in counts]
 
 
-def _after(joint: Joint, start: frozenset[int], dropped: list[int]) -> Saving:
+def _after(joint: Joint, start: frozenset[int], dropped: list[int]) -> SavedChoice:
     saved = start.difference(dropped)
-    return Saving(saved, joint.evaluate(saved))
+    return SavedChoice(saved, joint.evaluate(saved))
 
 
-def _earliest(joint: Joint, start: frozenset[int], order: list[int], found: Saving, room: int) -> Saving:
+def _earliest(joint: Joint, start: frozenset[int], order: list[int], found: SavedChoice, room: int) -> SavedChoice:
     """Fewer drops than were looked at, by halving."""
     high = len(start) - len(found.saved)
     low = max(0, high - len(order) // LOOKS - 1)
@@ -125,7 +125,7 @@ def _earliest(joint: Joint, start: frozenset[int], order: list[int], found: Savi
     return found
 
 
-def _taken_back(joint: Joint, start: frozenset[int], found: Saving, room: int) -> Saving:
+def _taken_back(joint: Joint, start: frozenset[int], found: SavedChoice, room: int) -> SavedChoice:
     """With tensors saved after all, where that costs less and fits: first many at once, then one by one."""
     dropped = sorted(start - found.saved, key=lambda index: -joint.heavy_cost[index])
     tries, size = TRIES, max(1, len(dropped) // 2)
@@ -133,7 +133,7 @@ def _taken_back(joint: Joint, start: frozenset[int], found: Saving, room: int) -
         group = dropped[:size]
         dropped = dropped[size:]
         saved = found.saved.union(group)
-        tried = Saving(saved, joint.evaluate(saved))
+        tried = SavedChoice(saved, joint.evaluate(saved))
         tries -= 1
         if tried.outcome.peak_bytes <= room and tried.outcome.cost <= found.outcome.cost:
             found = tried
