@@ -11,7 +11,7 @@ import heapq
 from collections import defaultdict
 from dataclasses import dataclass
 
-from loadmaster.runtime.joint import Joint, CutOutcome
+from loadmaster.runtime.joint import CutOutcome, Joint
 
 LOOKS = 24  # peaks looked at along the drops
 TRIES = 48  # drops that are tried without
