@@ -532,7 +532,7 @@ def test_a_plan_begins_from_earlier_ones_and_says_so(model: str, folder: Path, m
     assert "started_from" not in first
     again = answer("plan", model, "--on", "3xp100-pcie", "--seconds", "0.2")
     assert again["started_from"] == ["lanes on 2xp100-pcie"]
-    assert "begun from earlier plans: lanes on" in run(*timed).stdout
+    assert "warm-started from earlier plans: lanes on" in run(*timed).stdout
     kept = answer("tools", "list", "plans")
     assert {row["cluster"] for row in kept["plans"]} == {"2xp100-pcie", "3xp100-pcie"}
     assert "2 plans" in run("tools", "list", "plans").stdout

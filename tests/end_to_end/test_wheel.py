@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster import load
+from loadmaster import load, load_plan, price, simulate
 from tests.end_to_end.conftest import ROOT
 
 pytestmark = pytest.mark.full
@@ -74,17 +75,20 @@ def test_it_says_what_it_is(wheel: Path) -> None:
     assert "Requires-Python: >=3.11" in about
     needs = [line for line in about.splitlines() if line.startswith("Requires-Dist:") and "extra ==" not in line]
     assert not any("torch" in line or "onnx" in line for line in needs)
-    assert "loadmaster = loadmaster.cli.verbs:main" in archive.read(f"{info}/entry_points.txt").decode()
+    assert "loadmaster = loadmaster.__main__:main" in archive.read(f"{info}/entry_points.txt").decode()
 
 
-def test_it_loads_a_shipped_model_from_where_it_is_unpacked(wheel: Path, tmp_path: Path) -> None:
-    # Loading, not planning: a copy elsewhere would compile the simulator anew.
+def test_it_plans_a_shipped_model_from_where_it_is_unpacked(wheel: Path, tmp_path: Path) -> None:
+    """With nothing compiled: the first answer of a new installation."""
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
-    code = "import loadmaster; print(loadmaster.__file__, loadmaster.load('zoo:transformer-xl-2').digest)"
-    env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
-    program = [sys.executable, "-c", code]
+    code = "import loadmaster as lm; print(lm.__file__); from loadmaster.cli.verbs import app; app()"
+    plan = ("plan", "zoo:transformer-xl-2", "--on", "2xp100-pcie", "--method", "heft", "--save", "plan.json", "--json")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "LOADMASTER_CACHE": str(tmp_path / "cache")}
+    program = [sys.executable, "-c", code, *plan]
     done = subprocess.run(program, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    place, digest = done.stdout.split()
+    place, _, answer = done.stdout.partition("\n")
     assert Path(place) == tmp_path / "site" / "loadmaster" / "__init__.py"
-    assert digest == load("zoo:transformer-xl-2").digest
+    problem = price(load("zoo:transformer-xl-2"), "2xp100-pcie")
+    step_ns = simulate(problem, load_plan(tmp_path / "plan.json")).step_ns
+    assert json.loads(answer)["step_ns"] == step_ns

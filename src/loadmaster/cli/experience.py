@@ -43,7 +43,7 @@ def starts_for(problem: Problem, like: Path | None, store: Store | None) -> list
 def tell_starts(result: Result) -> None:
     """Says which earlier plans a search began from."""
     if result.started_from:
-        print(f"begun from earlier plans: {', '.join(result.started_from)}")
+        print(f"warm-started from earlier plans: {', '.join(result.started_from)}")
 
 
 def listed(store: Store | None) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def _show(model: str, found: Any, changes: Iterator[Any]) -> None:
         if change is None:
             break
         if not helped:
-            print("what would make it fit, what gives up least first:")
+            print("what makes it fit, the smallest change first:")
         helped = True
         time_ns = change.request_ns if hasattr(change, "request_ns") else change.step_ns
         unit = "request" if hasattr(change, "request_ns") else "step"

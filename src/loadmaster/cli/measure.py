@@ -131,7 +131,7 @@ def race(
     if outcome.recalibrated is not None:
         print(outcome.recalibrated)
     if save is not None:
-        print(f"plan written to {save}" if outcome.won else "the plan was not kept: it did not win")
+        print(f"plan written to {save}" if outcome.won else "the plan did not win, so it was not saved")
 
 
 def _progress(text: str) -> None:

@@ -72,7 +72,7 @@ def tell(found: PipelineResult, told: list[str], verbose: bool) -> None:
         print("\n".join(["", *picture(found, shutil.get_terminal_size((100, 24)).columns), ""]))
     if found.coupled:
         count, first = len(found.coupled), found.coupled[0]
-        print(f"{count} ops couple the samples of a batch ('{first}'): they see those of a microbatch only.")
+        print(f"{count} ops couple the samples of a batch ('{first}'): here they see one microbatch only.")
     for row in stage_rows(found):
         modules = " … ".join(dict.fromkeys(filter(None, (row["first_module"], row["last_module"])))) or "-"
         print(f"stage {row['stage']} on {', '.join(row['devices'])}: {modules}")

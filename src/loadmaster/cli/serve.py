@@ -302,7 +302,7 @@ def _show(result: ServingResult, saved: Path | None, json: bool) -> None:
     free = op_by_op(service, result.best)
     times = f"{time_text(result.best.value)} against {time_text(free)} op by op, each phase by itself"
     screen.print(f"\nevery module whole: {times} ({percent_text(result.best.value / max(1.0, free) - 1)})")
-    screen.print(f"lower bound: {result.best.value / max(1.0, result.best.bound):.2f}x of it reached")
+    screen.print(f"at most {result.best.value / max(1.0, result.best.bound):.2f}x the best possible")
     if (simple := simplest(result)) is not None:
         name, more = simple
         screen.print(f"simpler, and within the model's error of 5 %: {name} ({percent_text(more)})")

@@ -95,7 +95,7 @@ def tell(parts: SplitResult | None, beside: Path | None) -> None:
     for split in parts.splits:
         print(_told(split))
     if beside is not None:
-        print(f"the graph that the plan is for written to {beside}")
+        print(f"graph of this plan written to {beside}")
 
 
 def _told(split: Split) -> str:

@@ -44,7 +44,7 @@ def _list_zoo(json: bool, debug: bool) -> None:
     screen.print()
     screen.print(zoo_models_table(rows))
     if others:
-        screen.print(f"\nmade by 'loadmaster zoo capture NAME', which needs torch: {', '.join(others)}")
+        screen.print(f"\n'loadmaster zoo capture NAME' makes these too (needs torch): {', '.join(others)}")
 
 
 @zoo_app.command("capture")
