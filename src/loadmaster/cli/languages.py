@@ -157,6 +157,8 @@ def _show(pricing: Pricing, best: Forecast, goal: str, census: Path | None) -> N
     for name, rate in zip(("prefill", "decode"), _rates(requests, best), strict=True):
         screen.print(f"{name}: {rate[0]:,.0f} tokens/s ({rate[1]:,.0f} to {rate[2]:,.0f})")
     screen.print("\n".join(_remarks(pricing, best, goal, census)), soft_wrap=True)
+    if best.fits and model.file != model.path:
+        print(f"\nfirst: convert_hf_to_gguf.py {model.path} --outfile {model.file} --outtype auto")
     if best.fits:
         print(f"\nrun:   {best.options.command(model)}")
         print(f"check: {best.options.bench(model, requests)}")

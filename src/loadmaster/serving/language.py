@@ -90,6 +90,11 @@ class Language:
     notes: tuple[str, ...] = ()
 
     @property
+    def file(self) -> str:
+        """What llama.cpp reads: the file itself, or what a folder is converted to."""
+        return self.path if self.path.endswith(".gguf") else f"{self.name}.gguf"
+
+    @property
     def weight_bytes(self) -> int:
         """Of the file: a tied head is not there twice."""
         inside = sum(layer.weight_bytes for layer in self.layers) + self.embedding_bytes + self.other_bytes

@@ -219,6 +219,7 @@ def _cut(pricing: Pricing, options: Options) -> Options:
     first = count + 1 - min(options.offloaded, count + 1)
     if len(gpus) == 1 or first > count:
         return options
+    options = replace(options, split=(1,) * len(gpus))  # inputs are there several times where there are several GPUs
     items = range(first, count + 1)
     sizes = np.array([_held(model, i, options) for i in items], float)
     memory = pricing.cluster.memory_bytes

@@ -62,7 +62,7 @@ class Options:
 
     def command(self, model: Language, tool: str = "llama-server") -> str:
         """The line to type."""
-        words = [tool, "-m", model.path, *self.words, *self._away(model, "--n-cpu-moe", ",")]
+        words = [tool, "-m", model.file, *self.words, *self._away(model, "--n-cpu-moe", ",")]
         words += ["-c", str(self.context), "-ctk", self.key, "-ctv", self.value, "-fa", "on"]
         words += ["-np", str(self.sequences)] if tool == "llama-server" else []
         return shlex.join(words)
@@ -73,7 +73,7 @@ class Options:
 
     def bench(self, model: Language, requests: Requests) -> str:
         """The llama-bench run whose rows pp and tg are what `forecast` says."""
-        words = ["llama-bench", "-m", model.path, "-ngl", str(self.offloaded)]
+        words = ["llama-bench", "-m", model.file, "-ngl", str(self.offloaded)]
         words += ["-ts", "/".join(map(str, self.split))] if len(self.split) > 1 else []
         words += [*self._away(model, "-ncmoe", ";"), "-ctk", self.key, "-ctv", self.value, "-fa", "1"]
         words += ["-p", str(requests.prompt), "-n", str(requests.new), "-d", f"0,{requests.prompt}"]

@@ -115,6 +115,18 @@ def test_plans_say_what_they_are_and_fit(dense: Path, mixture: Path) -> None:
         read("llama-server -m x -ngl 3 -c 4096 -dev none", model)
 
 
+@pytest.mark.parametrize("second", ["2.6GiB", "3GiB", "3.4GiB", "4GiB"])
+def test_the_cut_is_the_best_of_all_there_are(dense: Path, second: str) -> None:
+    """Every -ts of two GPUs, tried: where one fits with all layers, ours is as fast as the fastest of those."""
+    model, _, found = best(dense, on := f"4090:4GiB+3090:{second}+cpu")
+    pricing = Pricing(model, Cluster.preset(on), ASKED, Popularity(0, 0))
+    options = [Options(33, (first, 33 - first), (), 2304) for first in range(34)]
+    tried = [one for one in (pricing.forecast(each, "latency") for each in options) if one.fits]
+    assert found.fits and (not tried or found.options.key == "f16")
+    assert not tried or found.value <= min(one.value for one in tried) * (1 + 1e-9)
+    assert bool(tried) == (found.options.offloaded == 33 and not found.options.away and found.options.key == "f16")
+
+
 def test_experts_stay_on_the_host_before_layers_do(mixture: Path) -> None:
     model, _, found = best(mixture)
     assert found.fits and found.options.offloaded == 33 and found.options.away == tuple(range(len(found.options.away)))
