@@ -15,6 +15,7 @@ from importlib import resources
 from pathlib import Path
 
 from loadmaster.files.writing import write_text
+from loadmaster.graph.assumptions import assumptions_of
 from loadmaster.report.actions import NextStep
 from loadmaster.report.bottleneck import Sentence
 from loadmaster.report.diff import Difference
@@ -60,7 +61,7 @@ def report_page(
         "TITLE": escape(f"{found.graph} on {found.cluster}"),
         "POLICY": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_hash(script)}'",
         "STYLE": _part("page.css"),
-        "BASIS": escape(f"Planned by {found.method}. {found.verdict.basis}"),
+        "BASIS": escape(f"Planned by {found.method}. {found.verdict.basis}{_assumed(result)}"),
         "FIGURES": _figures(result, found),
         "BOUNDS": _bars(found.verdict.bounds, shown_by(found)),
         "ANSWERS": _answers(found, said, pointing),
@@ -75,6 +76,12 @@ def report_page(
     }
     # In one pass, so that a model called {{SCRIPT}} stays a name.
     return re.sub(r"\{\{([A-Z]+)\}\}", lambda slot: slots[slot[1]], _part("page.html"))
+
+
+def _assumed(result: Result) -> str:
+    """The sentence that says how much of the model is a guess, where some is."""
+    guessed = str(assumptions_of(result.problem.source) or "")
+    return f" {guessed[:1].upper()}{guessed[1:]}." if guessed else ""
 
 
 def _part(name: str) -> str:

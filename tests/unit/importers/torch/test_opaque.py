@@ -105,7 +105,9 @@ def test_a_plan_says_what_is_assumed_and_needs_leave(tmp_path: Path) -> None:
     path.write_text(json.dumps(graph_to_json(loaded(1, assume=True))))
     refused = CliRunner().invoke(app, ["plan", str(path), *options, "--simulations", "20"])
     assert refused.exit_code == 1 and "--assume" in refused.output
-    accepted = CliRunner().invoke(app, ["plan", str(path), *options, "--simulations", "20", "--assume"])
+    page = ["--report", str(tmp_path / "page.html")]
+    accepted = CliRunner().invoke(app, ["plan", str(path), *options, "--simulations", "20", "--assume", *page])
     assert accepted.exit_code == 0 and "of the work is assumed: 1 op" in accepted.output
+    assert "of the work is assumed: 1 op" in (tmp_path / "page.html").read_text()
     shown = CliRunner().invoke(app, ["tools", "inspect", str(path), *options, "--json"])
     assert json.loads(shown.stdout)["assumed"]["ops"] == 1
