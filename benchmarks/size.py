@@ -45,8 +45,17 @@ print("COUNTED", *counts, modules)
 
 
 def tuning_numbers(tree: ast.AST) -> int:
-    """Numbers in the code, subscripts left out: these are places, not settings."""
-    places = {id(inner) for node in ast.walk(tree) if isinstance(node, ast.Subscript) for inner in ast.walk(node.slice)}
+    """Numbers in the code. Subscripts are places, and a range that names are unpacked from numbers them: no settings."""
+    slices = [node.slice for node in ast.walk(tree) if isinstance(node, ast.Subscript)]
+    slices += [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Tuple)
+        and isinstance(node.value, ast.Call)
+        and getattr(node.value.func, "id", "") == "range"
+    ]
+    places = {id(inner) for outer in slices for inner in ast.walk(outer)}
     numbers = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in places)
     return sum(type(node.value) in (int, float) and node.value not in PLAIN for node in numbers)
 

@@ -42,7 +42,7 @@ METHODS: Mapping[str, str] = {
     "downsets": "loadmaster.baselines.downsets.downsets:Downsets",
     "cp-sat": "loadmaster.methods.exact.cp_sat:CpSat",
     "branch-and-bound": "loadmaster.methods.exact.branching.branch_and_bound:BranchAndBound",
-    "local-search": "loadmaster.methods.annealing.anneal:LocalSearch",
+    "local-search": "loadmaster.methods.annealing.anneal:Anneal(temperature=0)",
     "anneal": "loadmaster.methods.annealing.anneal:Anneal",
     "brkga": "loadmaster.baselines.genetic.brkga:Brkga",
     "brkga-5k": "loadmaster.baselines.genetic.brkga:Brkga(evaluations=5000)",

@@ -35,7 +35,9 @@ def make_method(spec: str) -> Any:
         InvalidSetting: no such setting, or a value that does not fit its type; the fix lists what there is.
     """
     if not isinstance(spec, str):
-        raise InvalidSetting.instead_of("spec", spec, "make_method", "give a name with settings: 'anneal:aim=0.2'")
+        raise InvalidSetting.instead_of(
+            "spec", spec, "make_method", "give a name with settings: 'anneal:temperature=0.01'"
+        )
     if spec.count("[") > DEEPEST:
         raise InvalidSetting("it is nested too deeply", f"--method {spec[:60]}…", f"{DEEPEST} brackets at most")
     name, _, settings = spec.strip().partition(":")

@@ -19,7 +19,7 @@ from loadmaster.graph.columns import Floats, Ints, ints, numbered
 from loadmaster.methods.annealing.choice import cooled, slack_of
 from loadmaster.plans import Plan
 from loadmaster.search import Method, Score, Search
-from loadmaster.search.xorshift import seeded
+from loadmaster.search.xorshift import seeded_by
 
 BATCH = 16  # candidates scored at once
 EPOCH, GROWTH = 192, 1.5  # simulations of the first cooling, and how many times as many each later one has
@@ -113,7 +113,7 @@ class FusionWalk:
 
     def __init__(self, search: Search, plan: Plan) -> None:
         self.search, self.plan, self.merges = search, plan, Merges.of(search.problem)
-        self.state = seeded(int(search.rng.integers(1, 2**62)))
+        self.state = seeded_by(search.rng)
         self.kind = numbered(search.problem.graph.kind)
         orders = np.stack([_own_order(self.merges, plan)] if plan.fuses else simple_orders(search.problem))
         if not plan.fuses:

@@ -14,7 +14,7 @@ from loadmaster.baselines.lists.schedulers import critical_rank
 from loadmaster.baselines.ordering import best_of
 from loadmaster.catalog.specs import make_method
 from loadmaster.errors import MissingExtra
-from loadmaster.methods.annealing.chains import CHAINS, Chains, ChainStart, Decisions, epochs, spread_ranks
+from loadmaster.methods.annealing.chains import CHAINS, Chains, ChainStart, epochs, spread_ranks
 from loadmaster.methods.fusion_search import improve_fusion
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
@@ -81,12 +81,11 @@ class Separate:
         search.offer(coarse.up(start), score)
         if search.spent:
             return
-        decisions = Decisions(placing=task == "placement", ordering=task == "schedule", follow=0.0)
         begun = ChainStart(start.device, spread_ranks(part, start), score)
-        walking = Chains(search, coarse, decisions, [begun] * CHAINS)
+        walking = Chains(search, coarse, [begun] * CHAINS, placing=task == "placement", ordering=task == "schedule")
         for length in epochs():
             walking.cool(length, self.temperature, self.cold)
-            if search.spent or not walking.weights.any():
+            if search.spent or not walking.kinds.any():
                 return
             walking.return_to_best()
 

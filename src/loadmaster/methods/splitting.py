@@ -19,7 +19,7 @@ from loadmaster.baselines.simple import Ready
 from loadmaster.catalog.specs import make_method
 from loadmaster.graph import Graph
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.methods.annealing.anneal import Anneal, LocalSearch
+from loadmaster.methods.annealing.anneal import Anneal
 from loadmaster.methods.default.auto import Auto
 from loadmaster.passes.splitting import Axis, Split, SplitGraph, axes_of, grow, is_part, sharded_graph, split_region
 from loadmaster.passes.splitting.sharded import least_ns
@@ -132,7 +132,7 @@ def _last_search(
     name = method if isinstance(method, str) else None
     if isinstance(chosen, Auto):
         result = solve(trial.problem, replace(chosen, also=start), budget, seed, listener=listener)
-    elif isinstance(chosen, (Anneal, LocalSearch)):
+    elif isinstance(chosen, Anneal):
         result = solve(trial.problem, replace(chosen, start=start), budget, seed, listener=listener)
     else:
         result = solve(trial.problem, chosen, budget, seed, listener=listener)
@@ -189,7 +189,7 @@ class _Trials:
         scores = [search.score(plan) for plan in plans]
         least = min(scores)
         if least.over_bytes <= trial.score.over_bytes and least.value < trial.score.value * 1.1:
-            LocalSearch(start=Ready(plans[scores.index(least)])).optimize(search)
+            Anneal(start=Ready(plans[scores.index(least)]), temperature=0.0).optimize(search)
         assert search.best is not None
         return _Trial(problem, search.best, search.best_score, (*trial.splits, split))
 

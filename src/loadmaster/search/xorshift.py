@@ -19,6 +19,11 @@ def seeded(seed: int) -> RandomState:
     return np.array([seed, seed ^ 0x9E3779B97F4A7C15], np.uint64)
 
 
+def seeded_by(rng: np.random.Generator) -> RandomState:
+    """A state drawn by another generator."""
+    return seeded(int(rng.integers(1, 2**62)))
+
+
 @compiled(inline="always", _nrt=False)
 def draw(state: RandomState) -> np.uint64:
     """The next 64 bits."""

@@ -88,13 +88,13 @@ def planned(problem: Problem, budget: Budget, **settings: str) -> Result:
 
 
 @pytest.mark.parametrize("objective", ["step-time", "peak-memory", "energy", "throughput"])
-def test_it_is_better_than_its_part_and_its_value_is_what_its_bound_is_for(objective: str) -> None:
+def test_its_bound_is_of_plans_that_fuse_and_under_what_it_finds(objective: str) -> None:
     cluster = Cluster.preset("2xp100-pcie")
     watts = tuple(replace(device, watts=250.0, idle_watts=30.0) for device in cluster.devices)
     problem = price(lm.load("zoo:transformer-xl-2"), replace(cluster, devices=watts), objective=objective)
-    whole, part = (solve(problem, spec, Budget(None, 400), seed=2) for spec in ("auto", "placement"))
-    assert whole.score <= part.score and whole.value >= whole.lower_bound
-    assert whole.lower_bound == lower_bound(problem, fusing=sharing_of(problem), fitting=True)
+    found = solve(problem, "auto", Budget(None, 200), seed=2)
+    assert found.plan.fuses and found.value >= found.lower_bound
+    assert found.lower_bound == lower_bound(problem, fusing=sharing_of(problem), fitting=True)
 
 
 def test_a_search_ends_where_fusing_saves_nothing() -> None:
@@ -223,7 +223,7 @@ def test_search_finds_the_best_plan_of_small_problems(objective: str) -> None:
         problem = price(graph, pair(memory_bytes=60), objective=objective)
         best = brute_force(problem, objective)
         for spec in ("auto", "anneal:start=one-device", "local-search:start=one-device", "joint"):
-            found = solve(problem, spec, Budget(None, 400), seed=1).score
+            found = solve(problem, spec, Budget(None, 1_000), seed=1).score
             assert tuple(found) <= best if spec == "joint" else tuple(found) == best, (graph.name, spec)
 
 

@@ -2,7 +2,7 @@
 
 Where something that cannot be fused, or too much, lies on a way from producer to reader, no merge can ever join the
 two, and the pair is left out once for all: searches draw fewer pairs and bounds count more tensors as stored. Compiled;
-from each end it looks at so many ops (`MOST_BETWEEN`) and no more.
+from each end it looks at so many ops (`MOST_VISITS`) and no more.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Bools, Ints, Ints32, Whole
 from loadmaster.graph.order import sort_by
 
-MOST_BETWEEN = 400  # ops looked at from each end; pairs with more between them count as impossible
+MOST_VISITS = 400  # ops or kernels looked at from each end; pairs with more between them count as impossible
 
 
 def possible(
@@ -28,9 +28,9 @@ def possible(
 ) -> Bools:
     """[pairs] whether all that lies on a way from producer to consumer may be one kernel with them."""
     able = np.zeros(len(producers), np.bool_)
-    ahead, behind, between = np.full((3, len(fusable)), -1, np.int64)
-    stack, other_stack, spare = np.empty((3, len(fusable)), np.int64)
     program, ways = np.arange(len(fusable)), (before_start, before)
+    ahead, behind, between = (np.full_like(program, -1) for _ in ("ahead", "behind", "between"))
+    stack, other_stack, spare = (np.empty_like(program) for _ in ("stack", "other_stack", "spare"))
     _possible(
         ways, (follow_start, follow), producers, consumers, fusable, most_members,
         program, ahead, behind, between, stack, other_stack, spare, able,
@@ -62,7 +62,7 @@ def _possible(
         stack[0], other_stack[0], found, met = a, b, 1, 1
         ahead[a] = behind[b] = pair
         # Whichever end comes to a stop first knows all that may lie between.
-        for turn in range(MOST_BETWEEN):
+        for turn in range(MOST_VISITS):
             found = _spread(follow[0], follow[1], stack, turn, found, a, b, ahead, pair)
             if found == turn + 1:
                 able[pair] = _fits(before[0], before[1], b, ahead, between, pair, stack, fusable, most_members)
@@ -92,7 +92,7 @@ def _spread(
     here = stack[turn]
     for index in range(start[here], start[here + 1]):
         other = others[index]
-        if other > high or size > MOST_BETWEEN:
+        if other > high or size > MOST_VISITS:
             break
         if low <= other <= high and stamps[other] != mark:
             stamps[other] = mark

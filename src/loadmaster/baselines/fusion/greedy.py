@@ -181,16 +181,6 @@ def heavy(problem: Problem) -> Bools:
     return np.array([work_of(kind) == HEAVY for kind in problem.graph.kind])
 
 
-def refuse(problem: Problem, plan: Plan, priority: NDArray[Any]) -> Plan:
-    """The plan with kernels merged by priority among ops of one device; producers below 0 are not merged."""
-    return with_kernels(problem, plan, ints(Merges.of(problem).kernels(plan.device, priority)[0]))
-
-
-def with_kernels(problem: Problem, plan: Plan, kernel: Ints) -> Plan:
-    """The same places and ranks with other kernels."""
-    return Plan.of(problem, plan.device, plan.rank, kernel)
-
-
 def simple_orders(problem: Problem) -> list[NDArray[np.float64]]:
     """Priorities by rules that any graph has: by bytes saved, first or last op first; reductions before or after
     the others; all producers, or only those with one reader."""

@@ -6,15 +6,17 @@ Two kernels of which one reads the other may become one if no way leads from the
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from loadmaster.baselines.fusion.between import MOST_VISITS
 from loadmaster.baselines.fusion.spaces import fits
 from loadmaster.compiled import Struct, compiled
 from loadmaster.graph.columns import Floats, Ints, Ints32, Whole
 from loadmaster.graph.order import sort_by
 
 BLOCKED, AHEAD, BEHIND = 0, 1, 2
-MOST_VISITS = 400  # kernels looked at from each end; a merge that needs more is not made
 
 
 class Rules(Struct):
@@ -83,12 +85,10 @@ def make_kernels(rules: Rules) -> Kernels:
     """Scratch for merging, made once."""
     ops, pairs = len(rules.points), len(rules.consumer)
 
-    def columns(count: int) -> list[np.ndarray]:
-        return [np.empty(ops, np.int32) for _ in range(count)]
-
-    loops = (np.empty(ops, np.int64), np.empty(ops, np.int64), np.empty(ops, np.bool_))
-    sorting = (np.empty(pairs, np.int32), np.empty(pairs, np.int32), np.empty(pairs))
-    return Kernels._make([*columns(3), np.empty(rules.able.shape, np.bool_), *loops, *columns(6), *sorting])
+    sizes: dict[str, Any] = {"can": rules.able.shape, "chosen": pairs, "spare": pairs, "sort_key": pairs}
+    kinds: dict[str, Any] = {"can": np.bool_, "apart": np.bool_, "points": np.int64, "rows": np.int64}
+    kinds["sort_key"] = np.float64
+    return Kernels._make(np.empty(sizes.get(name, ops), kinds.get(name, np.int32)) for name in Kernels._fields)
 
 
 @compiled(_nrt=False)
@@ -134,16 +134,8 @@ def _merge_many(
 ) -> None:
     for k in range(low, high):
         place = places[k if len(places) > 1 else 0]
-        merge_into(rules, kernels, place, priorities[k], producers, consumers, out[k])
-
-
-@compiled(_nrt=False)
-def merge_into(
-    rules: Rules, kernels: Kernels, place: Ints32, priority: Floats, producers: Ints32, consumers: Ints32, out: Ints32
-) -> None:
-    """Kernels of one plan by the priorities of its pairs, written to `out`."""
-    count = wanted_pairs(rules, kernels, place, priority, producers, consumers)
-    _merge(rules, kernels, producers, consumers, count, out)
+        count = wanted_pairs(rules, kernels, place, priorities[k], producers, consumers)
+        _merge(rules, kernels, producers, consumers, count, out[k])
 
 
 @compiled(_nrt=False)
@@ -160,30 +152,18 @@ def wanted_pairs(
             chosen[count], sort_key[pair] = pair, -priority[maker]
             count += 1
     sort_by(sort_key, chosen, count, kernels.spare)
-    _write_pairs(rules, chosen, count, producers, consumers)
+    for index in range(count):
+        producers[index], consumers[index] = producer[chosen[index]], consumer[chosen[index]]
     return count
 
 
 @compiled(_nrt=False)
-def _write_pairs(rules: Rules, chosen: Ints32, count: Whole, producers: Ints32, consumers: Ints32) -> None:
-    producer, consumer = rules.producer, rules.consumer
-    for index in range(count):
-        producers[index], consumers[index] = producer[chosen[index]], consumer[chosen[index]]
-
-
-@compiled(_nrt=False)
 def _merge(rules: Rules, kernels: Kernels, producers: Ints32, consumers: Ints32, count: Whole, out: Ints32) -> None:
+    """Writes the lowest op of each op's kernel."""
     _reset(rules, kernels)
     merge_on(rules, kernels, producers, consumers, count)
-    _read_off(kernels, out)
-
-
-@compiled(_nrt=False)
-def _read_off(kernels: Kernels, out: Ints32) -> None:
-    """Writes the lowest op of each op's kernel."""
-    parent = kernels.parent
     for op in range(len(out)):
-        out[op] = find(parent, op)
+        out[op] = find(kernels.parent, op)
 
 
 @compiled(_nrt=False, apart=True, no_cpython_wrapper=True)

@@ -6,21 +6,13 @@ budget is spent. `improve` is what other methods call to polish a plan.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 
 from loadmaster.baselines.lists.schedulers import Heft
-from loadmaster.methods.annealing.chains import (
-    Decisions,
-    Reheating,
-    chains_for,
-    side_by_side,
-    together,
-    walkers,
-)
+from loadmaster.methods.annealing.chains import CHAINS, COLD, HOT, Reheating, side_by_side, together, walkers
 from loadmaster.plans import Plan
 from loadmaster.search import Method, Search
-
-NO_END = 2**40  # simulations: more than any budget
 
 
 @dataclass(frozen=True)
@@ -35,65 +27,35 @@ class Anneal:
 
     Attributes:
         start: whose plan it begins from.
-        temperature: first temperature, as a share of the value.
+        temperature: first temperature, as a share of the value; 0: a move that makes the plan worse is never kept.
         cold: last temperature.
         chains: walkers side by side; two by default, and where the clock counts one for each core.
-        follow: chance that ranks follow the critical path after a change of placement.
     """
 
     start: Method = field(default_factory=Heft)
-    temperature: float = 0.003
-    cold: float = 1e-4
+    temperature: float = HOT
+    cold: float = COLD
     chains: int | None = None
-    follow: float = 0.5
 
     def optimize(self, search: Search) -> Plan:
         plan = self.start.optimize(search)
-        return improve(search, plan, self.temperature, self.cold, self.chains, self.follow)
+        return improve(search, plan, self.temperature, self.cold, self.chains)
 
 
-@dataclass(frozen=True)
-class LocalSearch:
-    """Takes a move whenever it does not make the plan worse.
-
-    Attributes:
-        start: whose plan it begins from.
-        chains: walkers side by side; two by default, and where the clock counts one for each core.
-        follow: chance that ranks follow the critical path after a change of placement.
-    """
-
-    start: Method = field(default_factory=Heft)
-    chains: int | None = None
-    follow: float = 0.5
-
-    def optimize(self, search: Search) -> Plan:
-        plan = self.start.optimize(search)
-        return improve(search, plan, 0.0, 0.0, self.chains, self.follow)
-
-
-def improve(
-    search: Search, plan: Plan, hot: float, cold: float, chains: int | None = None, follow: float = 0.5
-) -> Plan:
+def improve(search: Search, plan: Plan, hot: float, cold: float, chains: int | None = None) -> Plan:
     """Cools again and again, from the plan and then from the best one met, until the budget is spent; returns the best
     plan met. Kernels stay as the plan has them. `chains`: how many walk; None: two, and where the clock counts one for
     each core."""
     if search.spent:
         return search.best if search.best is not None else plan
-    score = search.score(plan)
-    beside = side_by_side(search, search.problem.num_ops) if chains is None else 1
-    walking = walkers(
-        search,
-        plan,
-        score,
-        Decisions(follow=follow),
-        chains_for(search, search.problem.num_ops) if chains is None else chains,
-    )
+    score, beside = search.score(plan), side_by_side(search, search.problem.num_ops)
+    walking = walkers(search, plan, score, chains or max(CHAINS, beside))
     if hot <= 0:
-        walking.cool(NO_END, 0.0, 0.0)
+        walking.cool(sys.maxsize, 0.0, 0.0)
     pace = Reheating(walking.problem.num_ops)
-    while not search.spent and walking.weights.any():
+    while not search.spent and walking.kinds.any():
         before = walking.score
-        walking.cool(together(int(pace.length), beside), hot * pace.times, cold)
+        walking.cool(together(int(pace.length), 1 if chains else beside), hot * pace.times, cold)
         pace.ended(hot, walking.score < before)
         walking.return_to_best()
     return search.best if search.best is not None else plan

@@ -2,12 +2,13 @@
 
 Between the compiled walk and the budget: `Chains.cool` runs some simulations of each chain in threads, lets those far
 behind go on from the best, and offers what was found; `Reheating` says how long and hot the next cooling is, and `Pace`
-how often to look at the clock. The problem may be coarser than that of the search; what is offered has gone up. How
-often each kind of move is tried at first matters little: `choice` follows what pays.
+how often to look at the clock. The problem may be coarser than that of the search; what is offered has gone up.
 """
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,10 @@ from numpy.typing import NDArray
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.methods.annealing import engine
 from loadmaster.methods.annealing.state import (
+    KINDS,
     LOOK_AT,
     RAN,
+    SHIFT,
     TOP_RANK,
     Chain,
     chain_of,
@@ -29,52 +32,18 @@ from loadmaster.methods.annealing.state import (
 from loadmaster.passes import Coarse, coarsen
 from loadmaster.passes.groups import Grouping
 from loadmaster.plans import Plan
-from loadmaster.problem import Problem
 from loadmaster.search import Score, Search
-from loadmaster.search.xorshift import seeded
+from loadmaster.search.xorshift import seeded_by
 from loadmaster.simulator import cores, layout, spread
 
-# How often each kind of move is tried at first, in the order of `state`: by decision, so that those that are not to be
-# made can be left out; `choice` then follows what pays.
-PLACING, ORDERING = (4.0, 6.0, 2.0, 4.0), (4.0, 0.5)
-AIM = 0.5  # share of moves about ops that the step waits for
 CHAINS = 2  # walks at once, which look at each other
-# Walks at once where the clock counts and each has a core; ops of all of them together, each of which takes up to a
-# kilobyte.
-MOST, ROOM = 16, 400_000
-BEHIND = 0.03  # a chain that is worse than the best by this share is far behind
-WARM, SPREAD = 1e-3, 20.0  # above this temperature it may be behind by so many times the rest of it more
-ROUND = engine.REFRESH  # simulations of each chain between two times that chains look at each other
-EPOCH, GROWTH = 192, 1.5  # simulations of the first cooling, and how many times as many each later one has
+ROOM = 400_000  # ops of all chains together, each of which takes up to a kilobyte
+BEHIND = 0.03  # a chain that is worse than the best by this share, and more while hot, goes on from the best
+HOT, COLD = 2e-3, 1e-4  # first and last temperature of a cooling, as shares of the value
+EPOCH, GROWTH = 48, 1.5  # simulations of the first cooling, and how many times as many each later one has
 LONG = 4  # simulations for each op: a cooling of so many that gains nothing shows that a search has come to a stop
-RAISE, HOTTEST = 3.0, 0.1  # how many times hotter the next one is then, and the most that is raised to
-LONGEST_S, SHORTEST_S = 0.1, 0.002  # between two looks at the clock
-
-
-@dataclass(frozen=True)
-class Decisions:
-    """Which decisions chains change, and how.
-
-    Attributes:
-        placing, ordering: kinds of decisions that are changed; the others stay as the start has them.
-        follow: chance that ranks follow the critical path after a change of placement.
-        aim: share of moves about ops that the step waits for.
-        evict: where memory is short, half of the moves are about devices that are too full.
-    """
-
-    placing: bool = True
-    ordering: bool = True
-    follow: float = 0.5
-    aim: float = AIM
-    evict: bool = False
-
-    def weights(self, problem: Problem) -> NDArray[np.float64]:
-        """[KINDS] how often each kind of move is tried; none of a kind of which there is nothing to change."""
-        parts = (
-            (PLACING, self.placing and problem.num_devices > 1),
-            (ORDERING, self.ordering and problem.objective.of_order),
-        )
-        return np.concatenate([np.array(weights) * wanted for weights, wanted in parts])
+RAISE = 8.0  # how many times hotter the next one is then, until the temperature is the whole value
+LONGEST_S = 0.1  # between two looks at the clock
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,25 +65,25 @@ class Chains:
         self,
         search: Search,
         coarse: Coarse,
-        decisions: Decisions,
         starts: Sequence[ChainStart],
         groups: Grouping | None = None,
+        placing: bool = True,
+        ordering: bool = True,
     ) -> None:
         """One chain from each start. `coarse`: from the search's problem to the one that they walk on; `groups`: those
-        that moves may take, where they are not to be looked for."""
-        self.search, self.coarse, self.decisions = search, coarse, decisions
+        that moves may take, where they are not to be looked for; `placing`, `ordering`: what moves may change."""
+        self.search, self.coarse = search, coarse
         self.problem = problem = coarse.problem
         self.layout = layout(problem)
         self.terrain = terrain_of(problem, groups)
-        self.weights = decisions.weights(problem)
-        aims = decisions.aim > 0 and self.terrain.goal.step_price > 0
-        self.scratch = [make_scratch(self.layout, aims) for _ in starts]
+        places, orders = placing and problem.num_devices > 1, ordering and problem.objective.of_order
+        self.kinds = np.array([places if kind < SHIFT else orders for kind in range(KINDS)])
+        self.scratch = [make_scratch(self.layout, self.terrain.goal.step_price > 0) for _ in starts]
         self.chains: list[Chain] = [self._chain(start) for start in starts]
         self.pace = Pace(search)
 
     def _chain(self, start: ChainStart) -> Chain:
-        random = seeded(int(self.search.rng.integers(1, 2**62)))
-        return chain_of(start.device, start.rank, start.score, random)
+        return chain_of(start.device, start.rank, start.score, seeded_by(self.search.rng))
 
     def return_to_best(self) -> None:
         """All chains go on from the best that any of them has seen."""
@@ -131,24 +100,17 @@ class Chains:
     def cool(self, simulations: int, hot: float, cold: float) -> None:
         """So many simulations of all chains together, from the one temperature to the other; fewer only where the
         budget ends. Temperatures are shares of a plan's value."""
-        if not self.weights.any():
+        if not self.kinds.any():
             return
         each, done = max(1, simulations // len(self.chains)), 0
         begun = [int(chain.counts[RAN]) for chain in self.chains]
-        rest = (self.weights, float(self.decisions.follow), float(self.decisions.aim), float(hot), float(cold))
-        habits = [engine.Habits(*rest, ran, each, self.decisions.evict) for ran in begun]
+        habits = [engine.Habits(self.kinds, float(hot), float(cold), ran, each) for ran in begun]
         while done < each and not self.search.spent:
-            goal = min(each, done + self._round)
+            goal = min(each, done + max(engine.REFRESH, self.pace.count))
             while done < goal and not self.search.spent:
                 done += self._advance(goal - done, habits)
             if done == goal:
                 self._share(float(engine.temperature(habits[0], int(self.chains[0].counts[RAN]))))
-
-    @property
-    def _round(self) -> int:
-        """Simulations of each between two times that they look at each other; where they walk side by side by the
-        clock, as many as between two looks at that: to let several go on takes as long as a few dozen."""
-        return max(ROUND, self.pace.count) if side_by_side(self.search, self.problem.num_ops) > 1 else ROUND
 
     def _advance(self, most: int, habits: list[engine.Habits]) -> int:
         """Some simulations of each chain, as many as the pace and the budget allow; how many."""
@@ -188,7 +150,7 @@ class Chains:
     def _share(self, temperature: float) -> None:
         """A chain that has fallen far behind goes on from the best: farther than its temperature explains, or a hot
         walk would be called back before it gets anywhere."""
-        best, far = self.best, BEHIND + SPREAD * max(0.0, temperature - WARM)
+        best, far = self.best, BEHIND * (1 + temperature / HOT)
         for chain in self.chains:
             if (chain.score[0], chain.score[1] / (1 + far)) > (best.score[2], best.score[3]):
                 chain.place[:], chain.rank[:] = best.best_place, best.best_rank
@@ -196,21 +158,21 @@ class Chains:
 
 
 class Pace:
-    """How many simulations go between two looks at the clock: what a fiftieth of the time that is left allows. Where
+    """How many simulations go between two looks at the clock: what a small part of the time that is left allows. Where
     the budget is one of simulations alone there is no need to look."""
 
-    def __init__(self, search: Search, first: int = 4) -> None:
-        self.search, self.count, self.one_s = search, first, 0.0
+    def __init__(self, search: Search) -> None:
+        self.search, self.count = search, 1
 
     def next(self) -> int:
         """Simulations until the next look."""
-        return 2**31 if self.search.counts_simulations else self.count
+        return sys.maxsize if self.search.counts_simulations else self.count
 
     def took(self, count: int, seconds: float) -> None:
-        """What the last ones took, which decides how many come next; at most eight times as many."""
-        self.one_s = seconds / count
-        goal = min(LONGEST_S, max(SHORTEST_S, self.search.seconds_left / 50))
-        self.count = int(np.clip(goal / max(self.one_s, 1e-9), 1, 8 * count))
+        """What the last ones took, which decides how many come next; at most twice as many."""
+        if not self.search.counts_simulations:
+            goal = LONGEST_S * min(1.0, self.search.seconds_left / 2)
+            self.count = max(1, min(2 * count, int(goal * count / seconds)))
 
 
 @dataclass
@@ -234,15 +196,15 @@ class Reheating:
     def ended(self, temperature: float, gained: bool) -> None:
         """Sets length and heat of the next cooling by whether this one, from that temperature, gained anything."""
         stopped = not gained and self.settled
-        self.times = self.times * RAISE if stopped else 1.0
-        if not stopped or temperature * self.times > HOTTEST:
+        self.times = RAISE * self.times if stopped else 1.0
+        if not stopped or temperature * self.times > 1.0:
             self.times, self.length = 1.0, self.length * GROWTH
 
 
-def epochs(first: int = EPOCH) -> Iterator[int]:
+def epochs() -> Iterator[int]:
     """Lengths of one cooling after another, whatever the budget is: what a search does with some simulations is the
     beginning of what it does with more, and so more are never worse."""
-    length = float(first)
+    length = float(EPOCH)
     while True:
         yield int(length)
         length *= GROWTH
@@ -251,32 +213,20 @@ def epochs(first: int = EPOCH) -> Iterator[int]:
 def side_by_side(search: Search, ops: int) -> int:
     """How many chains walk at once: where the clock counts one for each core, as long as there is room for what each
     needs. Where simulations are counted one, for what comes of them must not depend on the machine."""
-    return 1 if search.counts_simulations else max(1, min(cores(), MOST, ROOM // max(1, ops)))
-
-
-def chains_for(search: Search, ops: int) -> int:
-    """How many a search makes: as many as walk at once, and two at least, which may share what one would have."""
-    return max(CHAINS, side_by_side(search, ops))
+    return 1 if search.counts_simulations else max(1, min(cores(), ROOM // max(1, ops)))
 
 
 def together(simulations: int, chains: int) -> int:
     """Simulations of all chains of a cooling that each walk on a core of their own, where one alone would have so many.
-    Of n chains each has a part of 1 / √n: what is found by the clock gains half by n draws and half by more coolings
-    one after another. On five rows of GO and Placeto, as if each had a core, eight of them: 0.973 of one alone after
-    20,000 simulations of each (three seeds); with all simulations for each, or a part of 1 / n, 0.977 and 0.981."""
-    return int(simulations * chains**0.5)
+    Of n chains each has a part of 1 / √n: half of the gain is by n draws, half by more coolings after one another."""
+    return int(simulations * math.sqrt(chains))
 
 
-def start_of(search: Search, coarse: Coarse, plan: Plan, score: Score) -> ChainStart:
-    """A plan of the search's problem as a start on the coarser one."""
-    return ChainStart(coarse.first(plan.device), coarse.lowest(spread_ranks(search, plan)), score)
-
-
-def walkers(search: Search, plan: Plan, score: Score, decisions: Decisions, chains: int = CHAINS) -> Chains:
+def walkers(search: Search, plan: Plan, score: Score, chains: int) -> Chains:
     """Chains from a plan whose kernels stay as they are."""
     coarse = coarsen(search.problem, plan.kernel)
-    start = start_of(search, coarse, plan, score)
-    return Chains(search, coarse, decisions, [start] * max(1, chains))
+    start = ChainStart(coarse.first(plan.device), coarse.lowest(spread_ranks(search, plan)), score)
+    return Chains(search, coarse, [start] * max(1, chains))
 
 
 def spread_ranks(search: Search, plan: Plan) -> Ints:

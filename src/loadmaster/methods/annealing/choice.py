@@ -1,9 +1,8 @@
 """Compiled: which kind of move is tried next, and whether what makes a plan worse is kept.
 
 Kinds that paid of late are tried more often.
-In the manner of a bandit: each kind, about any op or an aimed one, with or without new ranks, has a chance by hand,
-times what it gained for the simulations it took of late against the average of all, within bounds so that none dies
-out.
+In the manner of a bandit: the chance of each kind, about any op or an aimed one, with or without new ranks, is what it
+gained for the simulations it took of late, against the average of all. None dies out.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.compiled import compiled
-from loadmaster.graph.columns import Floats, Whole
+from loadmaster.graph.columns import Bools, Floats, Whole
 from loadmaster.methods.annealing.state import ARMS, CRITICAL, SHIFT, WAYS
 from loadmaster.search.xorshift import RandomState, unit
 
-# Chosen together on the zoo by step time at equal simulations; none of them matters much alone.
 FADE = 0.9998  # of what is known of a kind of move, kept after each one: about the last five thousand count
 TRIAL = 8.0  # whole runs of every kind that are taken to have gone as the average did
-LEAST, MOST = 0.05, 6.0  # times its given chance that a kind of move has at least and at most
+LEAST = 0.05  # of the average chance, that a kind of move has at least
 
 
 @compiled(_nrt=False)
@@ -30,24 +28,22 @@ def fade(spent: Floats, gained: Floats, moves: Whole) -> None:
 
 
 @compiled(_nrt=False)
-def choose(weights: Floats, follow: float, aim: float, spent: Floats, gained: Floats, chances: Floats) -> float:
-    """Writes chances of every way of every kind: as given, times how much it gained of late for what it cost, against
-    the average of all; returns their sum."""
+def choose(kinds: Bools, aims: bool, spent: Floats, gained: Floats, chances: Floats) -> float:
+    """Writes chances of every way of every kind: how much it gained of late for what it cost, against the average of
+    all; returns their sum. `kinds`: [KINDS] which may be made at all."""
     gains, runs, total = 1.0, TRIAL, 0.0
     for arm in range(ARMS):
         gains, runs = gains + gained[arm], runs + spent[arm]
     rate = gains / runs
     for arm in range(ARMS):
-        kind, aimed, anew = arm // WAYS, arm % 2, arm % WAYS // 2
-        chance = weights[kind] * (aim if aimed else 1.0 - aim)
+        kind, aimed, anew = arm // WAYS, arm % 2 == 1, arm % WAYS >= 2
+        allowed = kinds[kind] and (aims or not aimed)
         if kind == CRITICAL:
-            chance = 0.0 if aimed or anew else weights[kind]
-        elif kind < SHIFT:
-            chance *= follow if anew else 1.0 - follow
-        elif anew:
-            chance = 0.0
+            allowed = allowed and not aimed
+        if anew:  # ranks, after ops were placed
+            allowed = allowed and kind < SHIFT and kinds[CRITICAL]
         paid = (gained[arm] + TRIAL * rate) / (spent[arm] + TRIAL) / rate
-        chances[arm] = chance * min(MOST, max(LEAST, paid))
+        chances[arm] = max(LEAST, paid) if allowed else 0.0
         total += chances[arm]
     return total
 

@@ -14,7 +14,7 @@ from loadmaster.graph.columns import Truth, Whole
 from loadmaster.methods.annealing import choice
 from loadmaster.methods.annealing.choice import cooled, slack_of
 from loadmaster.methods.annealing.critical import critical_ops, measure_tails
-from loadmaster.methods.annealing.moves import follow_path, place_ops, shift_ranks, unplace_ops, unshift_ranks
+from loadmaster.methods.annealing.moves import follow_path, place_ops, shift_ranks, unplace_ops
 from loadmaster.methods.annealing.sets import ANYWHERE, device_of, distance, draw_set
 from loadmaster.methods.annealing.state import (
     CRITICAL,
@@ -36,36 +36,30 @@ from loadmaster.simulator.quick import step_time
 from loadmaster.simulator.state import Layout
 
 FOREVER = np.iinfo(np.int64).max
+FAR = float(FOREVER // 2)  # a float of the whole would round up to what int64 has not
 REFRESH = 64  # simulations after which what the step waits for is looked up again, and what paid
 LOOKS = 16  # draws of an op on a device that is too full
 # Of the memory of a device, that a plan may take without a look at it after every move: few moves take a fifth of a
 # device, and what becomes the best plan is looked at anyway.
 AMPLE = 0.8
-MOST_IDLE = 64  # draws in a row that changed nothing and then count as a simulation: a walk always ends
 
 
 class Habits(Struct):
     """How a chain walks.
 
     Attributes:
-        weights: [KINDS] how often each kind of move is tried at first.
-        follow: chance that ranks are set anew by the critical path after a change of placement, at first.
-        aim: chance that a move is about an op that the step waits for, at first.
+        kinds: [KINDS] which kinds of moves may be made.
         hot: first temperature, as a share of the value.
         cold: last temperature.
         begun: simulations of the chain when cooling began.
         length: simulations of the chain that cooling takes.
-        evict: where memory is short, half of the moves are about devices that are too full.
     """
 
-    weights: np.ndarray  # [KINDS]
-    follow: float
-    aim: float
+    kinds: np.ndarray  # [KINDS]
     hot: float
     cold: float
     begun: int
     length: int
-    evict: bool = False
 
 
 @compiled(_nrt=False)
@@ -88,11 +82,10 @@ def walk(layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, habit
             _look(layout, terrain, chain, scratch, habits)
             continue
         arm = pick(scratch.arms, scratch.total[0], state)
-        evicting = habits.evict and chain.score[0] > 0
-        moved, top, ranked = _move(layout, terrain, chain, scratch, arm, evicting, state)
+        moved, top, ranked = _move(layout, terrain, chain, scratch, arm, state)
         if moved == 0 and not ranked:
             counts[IDLE] += 1
-            if counts[IDLE] == MOST_IDLE:
+            if counts[IDLE] == REFRESH:  # a walk always ends
                 counts[IDLE] = 0
                 counts[RAN] += 1
             continue
@@ -105,7 +98,7 @@ def walk(layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, habit
         if not keep:
             unplace_ops(layout, terrain, chain, scratch, moved, top)
             if ranked:
-                unshift_ranks(chain, scratch)
+                copy(scratch.old_rank, 0, len(chain.rank), chain.rank)
 
 
 @compiled(_nrt=False)
@@ -121,10 +114,9 @@ def measure(layout: Layout, chain: Chain, scratch: Scratch) -> None:
 @compiled(_nrt=False)
 def _look(layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, habits: Habits) -> None:
     """Looks up what the step waits for, which counts as a simulation, and what kinds of moves paid."""
-    counts, aims = chain.counts, habits.aim > 0.0 and terrain.goal.step_price > 0
+    counts, aims = chain.counts, terrain.goal.step_price > 0
     choice.fade(chain.spent, chain.gained, REFRESH)
-    aim = habits.aim if aims else 0.0
-    scratch.total[0] = choice.choose(habits.weights, habits.follow, aim, chain.spent, chain.gained, scratch.arms)
+    scratch.total[0] = choice.choose(habits.kinds, aims, chain.spent, chain.gained, scratch.arms)
     counts[LOOK_AT] = counts[RAN] + REFRESH
     if aims:
         record = scratch.record
@@ -152,9 +144,11 @@ def _note_memory(terrain: Terrain, chain: Chain, scratch: Scratch) -> None:
 
 @compiled(_nrt=False, apart=True, no_cpython_wrapper=True)
 def _move(
-    layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, arm: Whole, evicting: bool, state: RandomState
+    layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, arm: Whole, state: RandomState
 ) -> tuple[Whole, Whole, Truth]:
-    """Draws a move and applies it. (Ops moved, the last of them, whether ranks changed.)"""
+    """Draws a move and applies it; where memory is short, half of them are about devices that are too full. (Ops moved,
+    the last of them, whether ranks changed.)"""
+    evicting = chain.score[0] > 0
     kind, anew, ops, waited = arm // WAYS, arm % WAYS >= 2, len(chain.place), chain.counts[WAITED]
     aimed = arm % 2 == 1 and waited > 0
     seed = scratch.critical[below(state, waited)] if aimed else below(state, ops)
@@ -208,7 +202,7 @@ def _judge(layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch, sla
     most_ns: Whole
     score, limits, goal, peak = chain.score, terrain.limits, terrain.goal, scratch.peak
     over, value = score[0], score[1]
-    bar = np.int64(min(value + value * slack, 9e18))
+    bar = np.int64(min(value + value * slack, FAR))
     most_ns, most_bytes = FOREVER, FOREVER
     if over == 0:
         most_ns, most_bytes = stops_at(goal, bar)

@@ -84,8 +84,3 @@ def follow_path(layout: Layout, terrain: Terrain, chain: Chain, scratch: Scratch
     scale = np.float64(TOP_RANK - 1) / np.float64(longest)
     for op in range(len(rank)):
         rank[op] = np.int32(np.float64(longest - tail[op]) * scale)
-
-
-@compiled(_nrt=False)
-def unshift_ranks(chain: Chain, scratch: Scratch) -> None:
-    copy(scratch.old_rank, 0, len(chain.rank), chain.rank)

@@ -47,7 +47,7 @@ def draw_set(
         return 1, np.int64(place[other]) if other >= 0 else np.int64(ANYWHERE)
     if kind == BORDER:
         return _border(terrain, place, members, seed, state)
-    grouped = kind == SCOPE or (kind == SHIFT and below(state, 3) == 0)
+    grouped = kind == SCOPE or (kind == SHIFT and below(state, 2) == 0)
     if aimed and terrain.within_start[seed] == terrain.within_start[seed + 1]:
         grouped = False
     if grouped and groups > 0:
@@ -75,7 +75,7 @@ def _window(
     op that the step waits for, also what its device ran about that time."""
     members, ops = scratch.members, len(place)
     size = length(state, max(1, ops // 2))
-    mirrored = below(state, 2) == 1 if kind == SHIFT else below(state, 4) > 0
+    mirrored = below(state, 2) == 1
     back = below(state, size) if aimed else np.int64(0)
     if aimed and kind != SHIFT and below(state, 2):
         turns, here, count = scratch.turns, place[seed], 0
@@ -102,7 +102,7 @@ def _border(terrain: Terrain, place: Ints32, members: Ints, seed: Whole, state: 
         if place[by_mirror[here]] != place[by_mirror[after]]:
             break
         here, after = after, after + 1 if after + 1 < ops else 0
-    size = length(state, max(1, ops // 8))
+    size = length(state, max(1, ops // 2))
     low, high, toward = after, min(ops, after + size), place[by_mirror[here]]
     if below(state, 2):
         low, high, toward = max(0, here - size + 1), here + 1, place[by_mirror[after]]

@@ -19,17 +19,15 @@ from loadmaster.simulator import layout
 from loadmaster.simulator.quick import times_alone
 from loadmaster.simulator.state import NO_RECORD, Layout, Record, RunScratch, make_record, make_run_scratch
 
-# Kinds of moves. Place: a window of the program, a group, one op, ops beside a border between devices.
-WINDOW, SCOPE, SINGLE, BORDER = range(4)
-# Order: ranks of a set shifted, all set by the critical path.
-SHIFT, CRITICAL = range(4, 6)
-KINDS = 6
-WAYS = 4  # of each kind: about any op or one that the step waits for; ranks kept or set anew by the critical path
+# Kinds of moves. Place: a window of the program, a group, one op, ops beside a border between devices. Order: ranks of
+# a set shifted, all set by the critical path.
+WINDOW, SCOPE, SINGLE, BORDER, SHIFT, CRITICAL, KINDS = range(7)
+WAYS = 2 * 2  # of each kind: about any op or one that the step waits for; ranks kept or set anew by the critical path
 ARMS = KINDS * WAYS
 # Entries of Chain.counts: simulations so far, at how many the next look at what the step waits for is due, draws in a
 # row that changed nothing, how many critical ops are known, and whether much memory was left at the last look.
-RAN, LOOK_AT, IDLE, WAITED, ROOMY = range(5)
-TOP_RANK = 2**31 - 1
+RAN, LOOK_AT, IDLE, WAITED, ROOMY, COUNTS = range(6)
+TOP_RANK = int(np.iinfo(np.int32).max)
 
 
 @compiled(_nrt=False)
@@ -79,7 +77,7 @@ class Chain(Struct):
     Attributes:
         score: [4] over and value where it stands, over and value of the best.
         random: [2] state of its generator.
-        counts: [5] see RAN and the others.
+        counts: [COUNTS] see RAN and the others.
         spent: [ARMS] runs of late, in whole ones.
         gained: [ARMS] how often that made the plan better.
     """
@@ -90,7 +88,7 @@ class Chain(Struct):
     best_rank: np.ndarray
     score: np.ndarray  # [4]
     random: np.ndarray  # [2]
-    counts: np.ndarray  # [5]
+    counts: np.ndarray  # [COUNTS]
     spent: np.ndarray  # [ARMS]
     gained: np.ndarray  # [ARMS]
 
@@ -183,7 +181,7 @@ def chain_of(place: np.ndarray, rank: np.ndarray, score: Score, random: RandomSt
         rank.astype(np.int32),
         np.array((*score, *score), np.int64),
         random,
-        np.zeros(5, np.int64),
+        np.zeros(COUNTS, np.int64),
         np.zeros(ARMS),
         np.zeros(ARMS),
     )

@@ -14,6 +14,7 @@ from loadmaster.baselines.simple import one_computes
 from loadmaster.methods.default.fitting import Fitting
 from loadmaster.methods.default.starts import best_starts, unlike
 from loadmaster.methods.default.walk import AnnealingWalk
+from loadmaster.methods.exact import MOST_PROVED
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Sharing, lower_bound
@@ -88,18 +89,17 @@ def bound_at_once(search: Search, told: bool | Sharing) -> None:
 @contextmanager
 def proving(search: Search, told: bool | Sharing) -> Iterator[None]:
     """An exact method beside the walks, where the problem is small enough for one."""
-    if search.problem.num_ops > BOUNDED:
-        yield
-    elif told is False:
+    if told is False and search.problem.num_ops <= BOUNDED:
         from loadmaster.methods.exact.cp_sat import closing
 
         with closing(search):
             yield
-    else:
+        return
+    if search.problem.num_ops <= MOST_PROVED:
         from loadmaster.methods.exact.branching.proving import close
 
         close(search, told)
-        yield
+    yield
 
 
 def can_fuse(problem: Problem) -> bool:

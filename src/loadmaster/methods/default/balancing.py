@@ -17,7 +17,7 @@ from loadmaster.problem import CANNOT, Problem
 from loadmaster.problem.remembering import LastFew
 from loadmaster.search.xorshift import RandomState, below, seeded
 
-EFFORT = 60_000_000  # additions in one call, at most: about a tenth of a second
+EFFORT = 40_000_000  # additions in one call, at most: about a tenth of a second
 FEWEST = 200  # moves; where there is no time for so many nothing is moved
 # One part in so many, by which a plan may be worse than the one before at first, and less with every move: threshold
 # accepting (Dueck and Scheuer 1990), which draws no number; what is simulated is annealed by the one engine.
@@ -32,12 +32,12 @@ class Stage(NamedTuple):
     moves: int
 
 
-# From groups that share heavy tensors down to single ops: how many groups of each kind, and moves in a stage.
-HEAVY, WINDOWS = (24, 64, 192), (16, 64)
-MIXED_MOVES, FINER_MOVES, OP_MOVES = 2_000, 1_000, 1_000
-OPS = Stage((("op", 0),), OP_MOVES)
-MIXED = (Stage((*(("edges", most) for most in HEAVY), *(("window", most) for most in WINDOWS)), MIXED_MOVES), OPS)
-FINER = (*(Stage((("edges", most),), FINER_MOVES) for most in HEAVY), OPS)
+# From groups that share heavy tensors down to single ops: how many groups of each kind, and moves of a stage.
+HEAVY, MOVES = (24, 64, 192), 1_000
+OPS = Stage((("op", 0),), MOVES)
+MIXED = (Stage((*(("edges", most) for most in HEAVY), *(("window", most) for most in HEAVY)), 2 * MOVES), OPS)
+FINER = (*(Stage((("edges", most),), MOVES) for most in HEAVY), OPS)
+MOST, OVER = 8, 64  # times that bytes of the fullest device count, and bytes over a limit
 
 
 class Held(NamedTuple):
@@ -116,7 +116,7 @@ def _pools_of(problem: Problem, groups: Sequence[tuple[Grouper, int]]) -> Callab
 
 
 _HELD: LastFew[Held] = LastFew("held", 1)
-_POOLS: LastFew[tuple[Ints, Ints, Ints]] = LastFew("pools", 8)
+_POOLS: LastFew[tuple[Ints, Ints, Ints]] = LastFew("pools", len(FINER))
 
 
 @compiled(_nrt=False)
@@ -170,7 +170,7 @@ def _peaks(held: Held, device: Ints, change: Ints, last: Ints) -> tuple[Whole, W
 def _value(held: Held, device: Ints, change: Ints, last: Ints) -> Whole:
     """Less is better: the fullest first of all, but others count, too, so that moves between them are told apart."""
     most, total, over = _peaks(held, device, change, last)
-    return 8 * most + total // len(last) + 64 * over
+    return MOST * most + total // len(last) + OVER * over
 
 
 @compiled(_nrt=False)

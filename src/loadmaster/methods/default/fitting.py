@@ -94,4 +94,4 @@ class Fitting:
     def _part(self, much: float) -> AbstractContextManager[Search]:
         if self.search.counts_simulations:
             return self.search.keeping(simulations=int(much))
-        return self.search.keeping(min(1.0, much / max(1e-6, self.search.seconds_left)))
+        return self.search.keeping(min(1.0, much / self.search.seconds_left) if self.search.seconds_left > 0 else 1.0)

@@ -17,18 +17,15 @@ import numpy as np
 from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Ints, Truth, Whole, from_pairs, ints, inverse, positions, rows_of
 from loadmaster.methods.annealing.state import copy
-from loadmaster.methods.default.balancing import FEWEST, Held, held_of
+from loadmaster.methods.default.balancing import EFFORT, FEWEST, MOST, OVER, TRIES, Held, held_of
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.problem.remembering import LastFew
 from loadmaster.search import Score, Search
-from loadmaster.search.xorshift import RandomState, below, seeded
+from loadmaster.search.xorshift import RandomState, below, seeded_by
 from loadmaster.simulator import Timeline
 
 MOVES = 3_000  # of one call; a third of that gains half as much more slowly on generated graphs of 50 to 200 ops
-EFFORT = 40_000_000  # additions in one call, at most: there are fewer moves on large graphs
-REORDERED = 3  # of ten moves, that are about an op's place in the order
-TRIES = 20  # to find an op on another device to swap with
 SHARE = 0.1  # of the time so far that it may take, where the clock counts; a quarter and a half are worse
 
 
@@ -38,7 +35,7 @@ class Rebalancer:
 
     def __init__(self, search: Search) -> None:
         self.search, self.seconds = search, 0.0
-        self.state = seeded(int(search.rng.integers(1, 2**62)))
+        self.state = seeded_by(search.rng)
 
     def improve(self, score: Score, plan: Plan, patience: int) -> tuple[Score, Plan]:
         """What becomes of a plan until so many in a row were no better."""
@@ -223,7 +220,7 @@ def _value(needs: Needs, profile: Profile) -> Whole:
         top = profile.top[here]
         most, total = max(most, top), total + top
         over += max(np.int64(0), top - needs.held.memory[here])
-    return 8 * most + total // len(profile.top) + 64 * over
+    return MOST * most + total // len(profile.top) + OVER * over
 
 
 @compiled(_nrt=False)
@@ -328,7 +325,7 @@ def improve(needs: Needs, order: Ints, place: Ints, moves: Whole, state: RandomS
     for _ in range(moves):
         op = below(state, len(order))
         copy(profile.top, 0, len(profile.top), profile.old_top)
-        if below(state, 10) < REORDERED:
+        if below(state, 2):
             now = _reorder(needs, profile, place, order, at, op, now, state)
         else:
             now = _replace(needs, profile, place, order, at, op, now, state)

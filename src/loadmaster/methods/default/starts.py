@@ -29,16 +29,17 @@ ROLLING = "rolling", "rolling:ways=64"
 RULES_WHEN_TIGHT = ("m-heft", "m-etf", "m-sct")
 RULES_FOR_LOAD = ("downsets:effort=1000000,sets=4000", "pipeline:goal=max-load,order=critical")
 TIGHT = 4  # memory of all devices over the bytes of all tensors, below which plans may not fit
-GROUPED = (  # the ways to place groups of ops that help most where they come after one another: 25 rows, 200 ways
-    *(Way("scope", 128, "load", 4.0), Way("scope", 128, "finish", 1.0), Way("scope", 128, "finish", 4.0)),
-    *(Way("edges", 32, "load", 1.0), Way("readers", 16, "load", 1.0), Way("window", 16, "load", 1.0)),
-    *(Way("readers", 256, "finish", 1.0), Way("readers", 256, "finish", 2.0), Way("window", 32, "load", 2.0)),
+# The ways to place groups of ops of which each helps: what the others find from 20 rows without it is up to 1 % longer.
+FEW, SOME, MORE, MANY = 16, 32, 128, 256  # groups at most
+DEAR = 4.0  # times that what is sent counts
+GROUPED = (
+    *(Way("scope", MORE, "load", DEAR), Way("scope", MORE, "finish", DEAR), Way("edges", SOME, "load", 1.0)),
+    *(Way("readers", FEW, "load", 1.0), Way("window", FEW, "load", 1.0)),
+    *(Way("readers", MANY, "finish", 1.0), Way("readers", MANY, "finish", 2.0)),
 )
-HELD = (  # (turn, tilt) of cuts by what devices hold
-    *((0.0, 0.0), (0.0, 0.05), (0.0, -0.05), (0.0, 0.1), (0.0, -0.1), (0.125, 0.0), (0.125, -0.05)),
-    *((0.25, 0.0), (0.25, -0.05), (0.375, -0.05), (0.5, 0.0), (0.5, -0.05), (0.625, -0.1)),
-)
-DEALT = {16: 4, 64: 6, 128: 2}  # groups of ops, and how often they are dealt out
+TILT = 0.05  # of a device's share, that the first device gets more or less of in some cuts
+HELD = tuple((turn, tilt) for turn in (0.0, 0.5) for tilt in (0.0, TILT, -TILT))  # cuts by what devices hold
+DEALT = 6  # times that groups of ops are dealt out
 # Shares of the seconds: of a rule that is still begun, of all rules together, of all other starts.
 EACH, RULED, OTHERS = 0.1, 0.5, 0.2
 UNLIKE = 0.1  # of the ops that two starts place differently, at least
@@ -180,7 +181,7 @@ def _for_memory(problem: Problem) -> Iterator[Recipe]:
     placed = [*cuts(problem), *cut_by_held(problem, HELD)]
     for stages, seed in ((MIXED, 0), (FINER, 1)):
         yield lambda stages=stages, seed=seed: Plan.of(problem, balanced(problem, placed, stages, seed))  # type: ignore[misc]
-    placed += dealt(problem, DEALT)
+    placed += dealt(problem, {FEW: DEALT, MORE: DEALT})
     for device in placed:
         yield partial(Plan.of, problem, device)
     for device in placed[:4]:

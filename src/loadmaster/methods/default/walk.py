@@ -7,16 +7,14 @@ first (`rebalancing`): they gain more for a simulation.
 
 from __future__ import annotations
 
-from loadmaster.methods.annealing.chains import Chains, Decisions, Reheating, side_by_side, together, walkers
+from loadmaster.methods.annealing.chains import COLD, HOT, Chains, Reheating, side_by_side, together, walkers
 from loadmaster.methods.default.starts import Scored, fused
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.search import Score, Search
 
-FIRST = 48.0  # simulations of the first epoch: which start is best shows soon
-HOT, COLD = 2e-3, 1e-4  # first and last temperature of an epoch that can look at every op, as shares of the value
 LOOK = 400  # simulations of an epoch, from which on its placement is fused anew
-LOOKS = (40, 160, 640)  # simulations of each window, one pass after another
+LOOKS = 160  # simulations of each window
 PATIENCE = 4  # rebalanced plans in a row that are no better, after which annealing goes on
 
 
@@ -30,7 +28,7 @@ class AnnealingWalk:
     def __init__(self, search: Search, start: Scored, fuses: bool) -> None:
         self.search, self.fuses = search, fuses
         self.score, self.plan = start
-        self.pace = Reheating(search.problem.num_ops, FIRST)
+        self.pace = Reheating(search.problem.num_ops)
         self._chains: Chains | None = None
         self.windows = False  # the last epoch of the whole gained nothing: windows of the step are next
         self.turn = 0
@@ -61,7 +59,7 @@ class AnnealingWalk:
         """One on each core where the clock counts, on the kernels of the plan."""
         if self._chains is None:
             count = side_by_side(self.search, self.search.problem.num_ops)
-            self._chains = walkers(self.search, self.plan, self.score, Decisions(evict=True), count)
+            self._chains = walkers(self.search, self.plan, self.score, count)
             self.pace.ops = self._chains.problem.num_ops
         return self._chains
 
@@ -85,7 +83,7 @@ class AnnealingWalk:
         part, before = self.search.part(problem=coarse.problem), self.score
         plan = coarse.down(self.plan)
         part.offer(plan, self.score)
-        found = refine(part, plan, LOOKS[min(self.turn, len(LOOKS) - 1)], self.turn)
+        found = refine(part, plan, LOOKS, self.turn)
         self.turn += 1
         self._move_to(part.best_score, coarse.up(found))
         self.windows = self.score < before

@@ -23,8 +23,9 @@ import numpy as np
 from loadmaster.errors import MissingExtra
 from loadmaster.graph.columns import ints
 from loadmaster.methods.annealing.anneal import Anneal
+from loadmaster.methods.exact import MOST_PROVED
 from loadmaster.methods.exact.branching import beside as branching
-from loadmaster.methods.exact.branching.proving import MOST_PROVED, close
+from loadmaster.methods.exact.branching.proving import close
 from loadmaster.methods.exact.cp_model import CpModel
 from loadmaster.methods.exact.timelines import every_timeline
 from loadmaster.plans import Plan

@@ -173,7 +173,7 @@ class WindowChain(chains.Chains):
 
     def __init__(self, search: Search, problem: Problem, start: chains.ChainStart, limits: Ints) -> None:
         whole = coarsen(problem, ints(np.arange(problem.num_ops)))
-        super().__init__(search, whole, chains.Decisions(), [start], groups=no_groups(problem))
+        super().__init__(search, whole, [start], groups=no_groups(problem))
         self.terrain = self.terrain._replace(limits=limits)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadmaster.baselines.fusion.greedy import Merges, greedy_kernels, refuse
+from loadmaster.baselines.fusion.greedy import Merges, greedy_kernels
 from loadmaster.cluster import Cluster
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
@@ -25,7 +25,6 @@ from loadmaster.graph.kinds import (
     fusing_of,
     work_of,
 )
-from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, solve
 
@@ -183,8 +182,8 @@ def test_kernels_of_many_candidates_are_legal_on_one_device_each_and_as_one_by_o
     for row in range(5):
         assert_legal(problem, kernels[row])
         assert (device[row] == device[row][kernels[row]]).all()
-        one = refuse(problem, Plan.of(problem, device[row]), priority[row])
-        assert one.kernel.tolist() == kernels[row].tolist()
+        one = Merges.of(problem).kernels(device[row], priority[row])[0]
+        assert one.tolist() == kernels[row].tolist()
 
 
 def long_problem(rng: np.random.Generator) -> Problem:

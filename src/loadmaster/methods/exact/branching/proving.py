@@ -16,6 +16,7 @@ from loadmaster.baselines.fusion import merging
 from loadmaster.baselines.fusion.greedy import Merges
 from loadmaster.errors import InvalidPlan
 from loadmaster.graph.columns import Ints, ints
+from loadmaster.methods.exact import MOST_PROVED
 from loadmaster.methods.exact.branching.branch_and_bound import STEP, SearchTree, can_branch
 from loadmaster.passes import Coarse, coarsen
 from loadmaster.plans import Plan
@@ -24,7 +25,6 @@ from loadmaster.problem.bounds import Among, Bound, Sharing, lower_bound
 from loadmaster.search import Score, Search
 from loadmaster.simulator import simulate
 
-MOST_PROVED = 16  # ops, up to which branch and bound ends sooner than CP-SAT
 MOMENTS = 1_200_000  # that the trees may look at, all together: ten to twelve seconds of a quiet core
 SHARE = 0.8  # of what is left of a budget, that a proof may take
 MOST_SETS = 4_096  # of kernels; each takes some milliseconds, which count as SET moments
