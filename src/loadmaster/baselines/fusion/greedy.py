@@ -18,7 +18,7 @@ from loadmaster.baselines.fusion.spaces import fusable, joinable, spaces_of, way
 from loadmaster.baselines.lists.schedulers import Heft
 from loadmaster.graph import Graph
 from loadmaster.graph.columns import Bools, Ints, from_pairs, ints, inverse, positions, rows_of
-from loadmaster.graph.kinds import HEAVY, REDUCING, work_of
+from loadmaster.graph.kinds import REDUCING
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.plans.expansion import keeps_to
@@ -174,11 +174,6 @@ def bytes_between(graph: Graph, producers: Ints, consumers: Ints) -> Ints:
     total, known = np.zeros(len(keys), np.int64), (maker >= 0) & np.isin(key, keys)
     np.add.at(total, np.searchsorted(keys, key[known]), graph.nbytes[graph.reads[known]])
     return ints(total)
-
-
-def heavy(problem: Problem) -> Bools:
-    """[ops] which are products, convolutions and the like, that a kernel has one of."""
-    return np.array([work_of(kind) == HEAVY for kind in problem.graph.kind])
 
 
 def simple_orders(problem: Problem) -> list[NDArray[np.float64]]:

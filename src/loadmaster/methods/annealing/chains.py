@@ -188,14 +188,9 @@ class Reheating:
     length: float = EPOCH
     times: float = 1.0
 
-    @property
-    def settled(self) -> bool:
-        """A cooling is long enough to look at every op a few times."""
-        return self.length >= LONG * self.ops
-
     def ended(self, temperature: float, gained: bool) -> None:
         """Sets length and heat of the next cooling by whether this one, from that temperature, gained anything."""
-        stopped = not gained and self.settled
+        stopped = not gained and self.length >= LONG * self.ops
         self.times = RAISE * self.times if stopped else 1.0
         if not stopped or temperature * self.times > 1.0:
             self.times, self.length = 1.0, self.length * GROWTH

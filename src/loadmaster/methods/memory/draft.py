@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from loadmaster.baselines.fusion.greedy import heavy
 from loadmaster.baselines.fusion.spaces import fusable, spaces_of, ways_of
-from loadmaster.graph.columns import Ints, ints, rows_of
-from loadmaster.graph.kinds import SCATTERING
+from loadmaster.graph.columns import Bools, Ints, ints, rows_of
+from loadmaster.graph.kinds import HEAVY, SCATTERING, work_of
 from loadmaster.methods.memory.passing import passing
 from loadmaster.passes import inner_tensors
 from loadmaster.plans import Plan
@@ -310,3 +309,8 @@ def _rows(start: Ints, values: Ints) -> list[list[int]]:
 def draft_of(problem: Problem, plan: Plan, search: Search | None = None) -> Draft:
     """The plan as it is simulated; a search of the problem, where one is given, counts that."""
     return Draft(problem, plan, simulate(problem, plan) if search is None else search.timeline(plan))
+
+
+def heavy(problem: Problem) -> Bools:
+    """[ops] which are products, convolutions and the like, that a kernel has one of."""
+    return np.array([work_of(kind) == HEAVY for kind in problem.graph.kind])
