@@ -1,6 +1,6 @@
 """A walk: annealing of placement and order from one plan, epoch after epoch.
 
-Its kernels stay as they are within an epoch. After a long one they are made anew by the greedy rule among the ops of
+Its kernels stay as they are within an epoch. After it they are made anew by the greedy rule among the ops of
 each device, and the better of the two plans goes on. For peak memory, moves along the order in which the plan ran come
 first (`rebalancing`): they gain more for a simulation.
 """
@@ -13,7 +13,6 @@ from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.search import Score, Search
 
-LOOK = 400  # simulations of an epoch, from which on its placement is fused anew
 LOOKS = 160  # simulations of each window
 PATIENCE = 4  # rebalanced plans in a row that are no better, after which annealing goes on
 
@@ -51,7 +50,7 @@ class AnnealingWalk:
         chains.return_to_best()
         self.pace.ended(HOT, self.score < before)
         self.windows = self.score == before
-        if self.fuses and length >= LOOK and not self.search.spent:
+        if self.fuses and not self.search.spent:
             self._move_to(*fused(self.search, self.plan))
 
     @property
