@@ -41,12 +41,3 @@ def ranks_with_levels(rank: Ints, level: NDArray[np.integer], levels: int = LEVE
     result = np.empty_like(rank)
     np.put_along_axis(result, order, np.broadcast_to(np.arange(count), rank.shape), axis=1)
     return ints(result)
-
-
-def levels_of(rank: Ints, turn: Ints, levels: int = LEVELS) -> Ints:
-    """[ops] the level that brings each op from its place in `rank` nearest to its place in `turn`."""
-    count, middle = len(rank), levels // 2
-    place = np.argsort(np.argsort(rank, kind="stable"), kind="stable")
-    wanted = (np.argsort(np.argsort(turn, kind="stable"), kind="stable") - place) / (REACH * count)
-    shift = np.sign(wanted) * np.sqrt(np.abs(wanted)) * middle
-    return ints(np.clip(np.round(middle + shift), 0, levels - 1))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,39 +48,11 @@ class Measurements:
         return fits
 
 
-class Environment(Protocol):
-    """Anything that can say how long a step takes under a placement: the simulator, or real devices.
-
-    The contract: `measure` takes [n, groups] devices and answers for each, in order, within what `measurements_left`
-    allows; what failed or came too late is marked, not raised. `unit_ns` is what rewards are counted in, so that they
-    are of one size on every graph.
-    """
-
-    @property
-    def problem(self) -> Problem: ...
-
-    @property
-    def label(self) -> Ints: ...  # [ops] group of each op
-
-    @property
-    def num_groups(self) -> int: ...
-
-    @property
-    def num_devices(self) -> int: ...
-
-    @property
-    def unit_ns(self) -> float: ...  # what rewards are measured in
-
-    @property
-    def measurements_left(self) -> int: ...  # how many placements may still be measured
-
-    def measure(self, group_device: NDArray[np.integer]) -> Measurements: ...
-
-
 @dataclass(eq=False)
 class Simulated:
-    """The simulator as an environment. Every placement counts as one simulation of the search, failed ones too, and the
-    best plan stays with the search.
+    """The simulator as an environment; real devices could stand in for it. `measure` answers for each of [n, groups]
+    devices, in order: what failed or came after the budget is marked, not raised. Every placement counts as one
+    simulation of the search, failed ones too, and the best plan stays with the search.
 
     Noise and failures are drawn for the policy alone: a plan that ran is kept by its true value, one that failed is not
     kept.
