@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from loadmaster.graph.columns import Bools, Ints, ints
-from loadmaster.papers.grouped import KINDS, SHAPES, edges_of
+from loadmaster.papers.grouped import KINDS, SHAPES, edges_of, groups_of
 from loadmaster.papers.methods import Go, Hdp, Placeto, Rnn
 from loadmaster.papers.mirhoseini2017 import Placer
 from loadmaster.problem import Problem
@@ -37,7 +37,7 @@ class ReadPolicy:
 
     Attributes:
         device: [groups] where it puts each, at its likeliest.
-        kinds: of what it reads of a group.
+        kinds: of what it reads, a group's own first.
         scores: (group, changes) -> [changes, devices] log-chances of the group after each change.
     """
 
@@ -102,7 +102,8 @@ def _reasons(problem: Problem, read: ReadPolicy, rng: np.random.Generator) -> It
 
 
 def fewest(read: ReadPolicy, group: int, donors: list[int]) -> tuple[str, ...]:
-    """Kinds of features, the one that moves most first, until those of every donor move the decision."""
+    """Kinds of features, the one that moves most first, until those of every donor move the decision; of kinds that
+    suffice, the first."""
     chosen: list[str] = []
     here = int(read.device[group])
     while len(chosen) < len(read.kinds):
@@ -110,9 +111,10 @@ def fewest(read: ReadPolicy, group: int, donors: list[int]) -> tuple[str, ...]:
         scores = read.scores(group, [(frozenset((*chosen, kind)), donor) for kind in left for donor in donors])
         ahead = scores[:, here] - np.delete(scores, here, axis=1).max(axis=1)  # below 0: the decision moved
         worst = ahead.reshape(len(left), len(donors)).max(axis=1)
+        enough = [kind for kind, margin in zip(left, worst, strict=True) if margin < 0]
+        if enough:
+            return (*chosen, enough[0])
         chosen.append(left[int(worst.argmin())])
-        if worst.min() < 0:
-            return tuple(chosen)
     return ()
 
 
@@ -127,6 +129,7 @@ _GO_OPS = {"bytes and time": slice(0, 16), "readers and inputs": slice(16, 18), 
            "place in the program": slice(21, 42), "kind of work": slice(42, 46), "module": slice(46, 51)}  # fmt: skip
 _GO_PAIRS = {"time on each device": slice(0, 2), "place in the program": slice(2, None)}
 NEIGHBOURS, PLACED, PLACE = "features of its neighbours", "devices of its neighbours", "place in the graph"
+FIRST, ORDER = "where the first pass put everything", "order of the devices"
 SEQUENCE, BEFORE = "groups beside it in the sequence", "devices given before"
 
 
@@ -139,7 +142,7 @@ def _read_go(problem: Problem, seed: int) -> ReadPolicy:
     tasks = ("placement", "schedule")
     batch = batch_of([graph], [tasks], [None])
     passes = go2020.draw(network, batch, torch.zeros(1), torch.Generator().manual_seed(seed)).passes
-    devices = problem.num_devices
+    device, devices = ints(passes[-1].made.device[0].numpy()), problem.num_devices
 
     def rows(made: GoDecisions, count: int) -> GoDecisions:
         return GoDecisions(*(each.repeat(count * devices, 1) for each in made.columns))
@@ -152,7 +155,17 @@ def _read_go(problem: Problem, seed: int) -> ReadPolicy:
             pairs[group, :, _GO_PAIRS[kind]] = graph.pairs[donor, :, _GO_PAIRS[kind]]
         if NEIGHBOURS in kinds:
             ops[beside], pairs[beside] = graph.ops[donor], graph.pairs[donor]
-        return replace(graph, ops=ops, pairs=pairs)
+        if ORDER not in kinds:
+            return replace(graph, ops=ops, pairs=pairs)
+        turn = swapped(group, donor)  # all that is said of one device is said of the other
+        rows = {"time": graph.time[:, turn], "able": graph.able[:, turn], "capacity": graph.capacity[turn]}
+        return replace(graph, ops=ops, pairs=pairs[:, turn], devices=graph.devices[turn], **rows)
+
+    def swapped(group: int, donor: int) -> Ints:
+        """[devices] each, but those of the two groups in each other's place."""
+        turn, (one, two) = np.arange(devices), device[[group, donor]]
+        turn[[one, two]] = two, one
+        return ints(turn)
 
     def scores(group: int, changes: list[Change]) -> NDArray[np.floating]:
         """Each change is a graph of the batch, with a row for each device, whose chance is asked for."""
@@ -160,16 +173,18 @@ def _read_go(problem: Problem, seed: int) -> ReadPolicy:
         last, wanted = rows(passes[-2].made, many), rows(passes[-1].made, many)
         wanted.device[:, group] = torch.arange(devices).repeat(many)
         for row, (kinds, donor) in enumerate(changes):
+            block = last.device[row * devices : (row + 1) * devices]
+            if FIRST in kinds:
+                block[:] = torch.from_numpy(swapped(group, donor).copy())[block]
             if PLACED in kinds:
-                beside = [group, *_beside(edges, group).tolist()]
-                last.device[row * devices : (row + 1) * devices, beside] = passes[-2].made.device[0, donor]
+                block[:, [group, *_beside(edges, group).tolist()]] = passes[-2].made.device[0, donor]
         batch = batch_of([changed(group, *change) for change in changes], [tasks] * many, [None] * many)
         noise = Noise(torch.zeros(many * devices, network.shape.hidden), again=wanted)
         found = network.decide(batch, network.embed(batch), devices, last, noise)
         return np.asarray(found.chance[:, 1, group].view(many, devices).numpy())
 
-    kinds = tuple(dict.fromkeys((*_GO_OPS, *_GO_PAIRS, NEIGHBOURS, PLACED)))
-    return ReadPolicy(graph.label, ints(passes[-1].made.device[0].numpy()), kinds, scores)
+    kinds = tuple(dict.fromkeys((*_GO_OPS, *_GO_PAIRS, NEIGHBOURS, PLACED, FIRST, ORDER)))
+    return ReadPolicy(graph.label, device, kinds, scores)
 
 
 def _read_placeto(problem: Problem, seed: int) -> ReadPolicy:
@@ -177,7 +192,7 @@ def _read_placeto(problem: Problem, seed: int) -> ReadPolicy:
     from loadmaster.papers.environment import Simulated
 
     placeto = Placeto()
-    label = placeto2019.groups_of(problem, placeto.groups, placeto.by)
+    label = groups_of(problem, placeto.groups, placeto.by)
     board = placeto2019.board_of(problem, label, placeto.traversal, np.random.default_rng(seed))
     network = placeto2019.load_network(placeto, problem.num_devices, seed)
     environment, start = Simulated(Search(problem, Budget(None, 2**31)), label), placeto2019.start_of(problem, label)

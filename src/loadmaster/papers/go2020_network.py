@@ -21,8 +21,7 @@ from torch.nn import functional
 
 from loadmaster.graph.columns import Bools, Ints, ints, rows_of
 from loadmaster.papers.features import DEVICES_WIDTH, GRAPH_WIDTH, OPS_WIDTH, PAIRS_WIDTH, features_of, group_features
-from loadmaster.papers.grouped import able_groups, totals
-from loadmaster.passes.groups import group_ops
+from loadmaster.papers.grouped import able_groups, groups_of, totals
 from loadmaster.problem import CANNOT, Problem
 
 Floats = NDArray[np.float32]
@@ -68,9 +67,9 @@ class GoGraph:
 
 
 def read_problem(problem: Problem, groups: int, scopes: bool = True) -> GoGraph:
-    """The problem in at most that many groups, joined along its heaviest tensors."""
+    """The problem in at most that many groups: ops of a module, or along heavy tensors where it says no modules."""
     features = features_of(problem) if scopes else features_of(problem).without_scopes()
-    label = group_ops(problem, groups, "edges")
+    label = groups_of(problem, groups)
     coarse = group_features(features, label)
     count, devices = coarse.num_ops, problem.num_devices
     slow = np.where(problem.op_ns == CANNOT, problem.best_ns[:, None] * 10, problem.op_ns)

@@ -14,7 +14,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from loadmaster.graph.columns import Bools, Ints, ints, rows_of
-from loadmaster.passes.groups import turning_point
+from loadmaster.passes.groups import Grouper, group_ops, turning_point
 from loadmaster.problem import CANNOT, Problem
 
 Floats = NDArray[np.float64]
@@ -55,6 +55,13 @@ def one_hot(values: Ints, width: int) -> Floats:
     hot = np.zeros((len(values), width))
     hot[np.arange(len(values)), values] = 1
     return hot
+
+
+def groups_of(problem: Problem, most: int, by: Grouper = "scope") -> Ints:
+    """[ops] the group of each; where a graph has no more modules than devices, heavy tensors join ops instead."""
+    label = group_ops(problem, most, by)
+    few = by == "scope" and label.max() < min(problem.num_ops - 1, problem.num_devices)
+    return group_ops(problem, most, "edges") if few else label
 
 
 def wires(problem: Problem, label: Ints) -> Ints:

@@ -36,9 +36,8 @@ from loadmaster.graph.columns import Ints, ints
 from loadmaster.papers import training
 from loadmaster.papers.adam import Adam
 from loadmaster.papers.environment import Simulated
-from loadmaster.papers.grouped import able_groups, edges_of, relations, topological, totals
+from loadmaster.papers.grouped import able_groups, edges_of, groups_of, relations, topological, totals
 from loadmaster.papers.weights import network_of, read_tensors, seeded
-from loadmaster.passes.groups import Grouper, group_ops
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
 
@@ -400,13 +399,6 @@ def task_of(name: str, problem: Problem, settings: PlacetoTrainingSettings) -> I
     if problem.num_devices > 1 and label.max() >= 2 and problem.num_ops <= MOST_OPS:
         board = board_of(problem, label, settings.traversal, np.random.default_rng(0))
         yield PlacetoTask(name, board, Simulated(Search(problem, PLENTY), label), start_of(problem, label))
-
-
-def groups_of(problem: Problem, most: int, by: Grouper) -> Ints:
-    """[ops] the group of each; where a graph has no more modules than devices, heavy tensors join ops instead."""
-    label = group_ops(problem, most, by)
-    few = by == "scope" and label.max() < min(problem.num_ops - 1, problem.num_devices)
-    return group_ops(problem, most, "edges") if few else label
 
 
 def start_of(problem: Problem, label: Ints) -> Ints:
