@@ -158,8 +158,8 @@ def _read_go(problem: Problem, seed: int) -> ReadPolicy:
         if ORDER not in kinds:
             return replace(graph, ops=ops, pairs=pairs)
         turn = swapped(group, donor)  # all that is said of one device is said of the other
-        rows = {"time": graph.time[:, turn], "able": graph.able[:, turn], "capacity": graph.capacity[turn]}
-        return replace(graph, ops=ops, pairs=pairs[:, turn], devices=graph.devices[turn], **rows)
+        other = replace(graph, time=graph.time[:, turn], able=graph.able[:, turn], capacity=graph.capacity[turn])
+        return replace(other, ops=ops, pairs=pairs[:, turn], devices=graph.devices[turn])
 
     def swapped(group: int, donor: int) -> Ints:
         """[devices] each, but those of the two groups in each other's place."""
