@@ -1,7 +1,10 @@
 """Exports: each target's words, by hand, and device maps that accelerate itself takes and runs."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -108,6 +111,40 @@ def test_the_stages_of_a_decoder_give_its_logits(kind: str, folder: Path) -> Non
         for start, end in pairwise(space["starts"]):
             x = space["Stage"](model, start, end)(x)
         assert space["starts"] == (0, 2, 3) and torch.equal(x, model(ids).logits)
+
+
+RANK = """
+import os, sys, torch, transformers
+import torch.distributed as dist
+from torch.distributed.pipelining import ScheduleGPipe
+rank, device = int(os.environ["RANK"]), torch.device("cpu")
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+config = transformers.AutoConfig.from_pretrained(sys.argv[1])
+model = transformers.AutoModelForCausalLM.from_config(config).eval()
+PRINTED
+ids = torch.arange(20).reshape(4, 5)
+with torch.no_grad():
+    schedule = ScheduleGPipe(stage, n_microbatches=2)
+    found = schedule.step(ids) if rank == 0 else schedule.step()
+    assert rank == 0 or (found - model(ids).logits).abs().max() < 1e-6, (found - model(ids).logits).abs().max()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.full
+def test_the_printed_stages_run_in_two_processes(folder: Path, tmp_path: Path) -> None:
+    """torch's own schedule over gloo, a stage in each process, against the whole model."""
+    plan = by_hand("a:0", "a:0", "b:0")
+    rows = (*plan.rows[:-1], ModuleRow("model.rotary_emb", "b:0", "b:0", 0), plan.rows[-1])
+    script = tmp_path / "rank.py"
+    script.write_text(RANK.replace("PRINTED", target_of("pipelining").write(replace(plan, rows=rows))))
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29641", "WORLD_SIZE": "2"}
+    ranks = [
+        subprocess.Popen([sys.executable, script, folder], env=os.environ | shared | {"RANK": str(rank)})
+        for rank in range(2)
+    ]
+    assert [process.wait(180) for process in ranks] == [0, 0]
 
 
 @pytest.mark.parametrize("target", list(TARGETS))
