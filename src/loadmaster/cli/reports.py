@@ -108,7 +108,8 @@ def tell_report(found: Report, result: Result, verbose: bool) -> None:
     screen = console()
     if verbose:
         print_timeline(screen, Schedule.of(result.problem, result.plan, result.timeline))
-    screen.print(report_text(found.text(verbose)), soft_wrap=True)
+    width = screen.width if screen.is_terminal else None
+    screen.print(report_text(found.text(verbose, width)), soft_wrap=True)
 
 
 def _save_better(found: Report, path: Path) -> Result | None:

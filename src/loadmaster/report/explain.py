@@ -118,11 +118,11 @@ class Report:
         data |= {"objective": self.objective.name, "better": None if self.better is None else self.better.value}
         return {"schema": SCHEMA, **data}
 
-    def text(self, verbose: bool = True) -> str:
-        """In words: the four answers, and all tables after them."""
+    def text(self, verbose: bool = True, width: int | None = None) -> str:
+        """In words: the four answers, and all tables after them, cut to `width` letters a line where that is given."""
         from loadmaster.report.words import answer_lines, in_words
 
-        return in_words(self) if verbose else "\n".join(answer_lines(self)) + "\n"
+        return in_words(self, width) if verbose else "\n".join(answer_lines(self)) + "\n"
 
     def __str__(self) -> str:
         return self.text()

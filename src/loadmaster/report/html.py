@@ -161,11 +161,12 @@ def _answers(
 
 
 def _sentence(sentence: Sentence, pointing: Sequence[Sentence]) -> str:
+    text = escape(sentence.text)
     if not sentence.kind:
-        return f"<p class=say>{escape(sentence.text)}</p>"
+        return f"<p class=say>{text}</p>"
     number = next(at for at, other in enumerate(pointing) if other is sentence)
     data = f"data-kind={sentence.kind} data-set={number}"
-    return f"<button type=button class=say aria-pressed=false {data}>{escape(sentence.text)}</button>"
+    return f"<button type=button class=say aria-pressed=false {data}>{text}</button>"
 
 
 def _action(action: NextStep, found: Report) -> str:

@@ -88,7 +88,7 @@ const TIMES = [["s", 1e9], ["ms", 1e6], ["us", 1e3], ["ns", 1]];
 const timeText = (ns) => scaled(ns, TIMES);
 const sizeText = (bytes) => scaled(bytes, [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10], ["B", 1]]);
 const energyText = (pj) => scaled(pj, [["kJ", 1e15], ["J", 1e12], ["mJ", 1e9], ["uJ", 1e6], ["nJ", 1e3], ["pJ", 1]]);
-const shareText = (part, whole) => (whole ? (100 * part / whole).toFixed(1) + " %" : "-");
+const shareText = (part, whole) => (!whole ? "-" : part > 0 && part < whole / 2000 ? "under 0.1 %" : (100 * part / whole).toFixed(1) + " %");
 // A moment or a length in milliseconds, to the microsecond.
 const exactMs = (ns) => `${(ns / 1e6).toLocaleString("en", { minimumFractionDigits: 3, maximumFractionDigits: 3 })} ms`;
 const countText = (count, word) => count.toLocaleString("en") + " " + word + (count === 1 ? "" : "s");

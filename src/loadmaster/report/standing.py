@@ -110,7 +110,8 @@ def _above(value: int, bound: int) -> float:
 
 
 def far_text(gap: float) -> str:
-    """34 %, 2.5 %, 0.05 %."""
+    """34 %, 2.5 %, 0.05 %; never 0 of what is more."""
+    gap = max(gap, 5e-5) if gap > 0 else gap
     return f"{100 * gap:.{0 if gap >= 0.095 else 1 if gap >= 0.0095 else 2}f} %"
 
 

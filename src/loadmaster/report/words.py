@@ -132,10 +132,10 @@ def command_lines(command: str, width: int) -> list[str]:
 # All of it
 
 
-def in_words(found: Report) -> str:
-    """The four answers, then every table."""
-    head = "\n".join(answer_lines(found, 100))
-    rest = [section_text(section) for section in sections(found)]
+def in_words(found: Report, width: int | None = None) -> str:
+    """The four answers, then every table, for a terminal so wide."""
+    head = "\n".join(answer_lines(found, 100 if width is None else min(width, 100)))
+    rest = [section_text(section, width) for section in sections(found)]
     return "\n\n".join([head, *rest]) + "\n"
 
 

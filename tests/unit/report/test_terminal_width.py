@@ -13,6 +13,7 @@ from rich.console import Console
 
 from loadmaster.cost import price
 from loadmaster.importers import load
+from loadmaster.report.explain import explain
 from loadmaster.report.inspection import inspect_problem
 from loadmaster.report.listing import cluster_rows, method_rows
 from loadmaster.report.terminal import (
@@ -92,3 +93,11 @@ def test_a_long_command_is_one_that_a_shell_takes() -> None:
     lines = command_lines(command, 60)
     assert max(map(len, lines)) <= 60 and len(lines) > 1
     assert shlex.split("\n".join(lines).replace("\\\n", "")) == shlex.split(command)
+
+
+def test_every_table_of_a_report_is_cut_to_the_screen() -> None:
+    problem = price(load("zoo:inception-v3"), "2xp100-pcie")
+    found = explain(solve(problem, "heft", Budget(None, 1)), seconds=0.2)
+    wide, narrow = found.text().splitlines(), found.text(width=80).splitlines()
+    assert max(map(len, wide)) > 80 >= max(map(len, narrow))
+    assert [line for line in wide if line.isupper()] == [line for line in narrow if line.isupper()]
