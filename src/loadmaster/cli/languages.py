@@ -114,7 +114,7 @@ def _summary(pricing: Pricing, best: Forecast) -> dict[str, Any]:
         "requests": str(pricing.requests),
         "fits": best.fits,
         "command": best.options.command(model),
-        "check": best.options.bench(model, pricing.requests),
+        "check": best.options.bench(model, pricing.requests)[0],
         "options": asdict(best.options),
         "prefill_tokens_per_s": dict(zip(names, prefill, strict=True)),
         "decode_tokens_per_s": dict(zip(names, decode, strict=True)),
@@ -161,8 +161,8 @@ def _show(pricing: Pricing, best: Forecast, goal: str, census: Path | None) -> N
         print(f"\nfirst: convert_hf_to_gguf.py {model.path} --outfile {model.file} --outtype auto")
     if best.fits:
         print(f"\nrun:   {best.options.command(model)}")
-        print(f"check: {best.options.bench(model, requests)}")
-        print(f"       rows pp{requests.prompt} and tg{requests.new} @ d{requests.prompt}")
+        line, rows = best.options.bench(model, requests)
+        print(f"check: {line}\n       {rows}")
 
 
 def _table(model: Language, cluster: Cluster, best: Forecast) -> Any:

@@ -62,7 +62,7 @@ class Options:
 
     def command(self, model: Language, tool: str = "llama-server") -> str:
         """The line to type."""
-        words = [tool, "-m", model.file, *self.words, *self._away(model, "--n-cpu-moe", ",")]
+        words = [tool, "-m", model.file, *self.words, *self._away(model, "--n-cpu-moe")]
         words += ["-c", str(self.context), "-ctk", self.key, "-ctv", self.value, "-fa", "on"]
         words += ["-np", str(self.sequences)] if tool == "llama-server" else []
         return shlex.join(words)
@@ -71,15 +71,20 @@ class Options:
         """The same with another context for each sequence."""
         return replace(self, context=-(-context // PAD) * PAD * self.sequences)
 
-    def bench(self, model: Language, requests: Requests) -> str:
-        """The llama-bench run whose rows pp and tg are what `forecast` says."""
+    def bench(self, model: Language, requests: Requests) -> tuple[str, str]:
+        """(the run that checks a forecast, which of its rows do)."""
+        prompt, new = str(requests.prompt), str(requests.new)
+        if requests.batch > 1:
+            line = self.command(model, "llama-batched-bench")
+            more = shlex.join(["-npp", prompt, "-ntg", new, "-npl", str(requests.batch)])
+            return f"{line} {more}", "columns S_PP and S_TG"
         words = ["llama-bench", "-m", model.file, "-ngl", str(self.offloaded)]
         words += ["-ts", "/".join(map(str, self.split))] if len(self.split) > 1 else []
-        words += [*self._away(model, "-ncmoe", ";"), "-ctk", self.key, "-ctv", self.value, "-fa", "1"]
-        words += ["-p", str(requests.prompt), "-n", str(requests.new), "-d", f"0,{requests.prompt}"]
-        return shlex.join(words)
+        words += [*self._away(model, "-ncmoe"), "-ctk", self.key, "-ctv", self.value, "-fa", "1"]
+        words += ["-p", prompt, "-n", new, "-d", f"0,{prompt}"]
+        return shlex.join(words), f"rows pp{prompt} and tg{new} @ d{prompt}"
 
-    def _away(self, model: Language, counted: str, joint: str) -> list[str]:
+    def _away(self, model: Language, counted: str) -> list[str]:
         if not self.away:
             return []
         if model.experts and list(self.away) == list(range(len(self.away))):
