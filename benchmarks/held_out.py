@@ -1,6 +1,6 @@
 """Models that nobody tuned on: each stays as it is under every verb, and is captured alike each time.
 
-    python benchmarks/held_out.py --rows held_out.jsonl --out coverage.md   # some hours of one core
+    python benchmarks/held_out.py --rows held_out.jsonl --out docs/coverage.md   # about an hour of one core
     python benchmarks/held_out.py --only own --limit 20
     python benchmarks/held_out.py --only gpt2,mamba
 
@@ -9,9 +9,9 @@ Own small models (`held_out_own`), the smaller ones of the zoo, and transformers
 
 - parameters, buffers, attributes, gradients, hooks, flags and random states are the same after each verb, also where a
   capture is interrupted in the middle; the module still computes what it did;
-- the graphs of three loads, and of three more in a second process, have one digest for training and one for inference;
-- a plan is not refused in the process that made it;
-- `apply` on two devices computes what the module does.
+- the graphs of three loads, and of three more in a second process with another hash seed, have one digest for training
+  and one for inference;
+- a random plan on two devices is taken in the process that made it, and its step is verified, in both modes.
 
 A model that does not run eagerly on these inputs says nothing, and is listed apart.
 """
@@ -21,12 +21,15 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import resource
 import signal
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +42,11 @@ import loadmaster as lm
 from loadmaster.errors import LoadmasterError
 from loadmaster.importers.torch import step
 from loadmaster.importers.torch.arguments import as_arguments, split
-from loadmaster.runtime.apply import match
 
-SECONDS, MEMORY_BYTES, LOADS = 400, 12 * 2**30, 3
+SECONDS, MEMORY_BYTES, LOADS, SEED = 240, 12 * 2**30, 3, 36
 ZOO = ["inception-v3-b32", "transformer-xl-2", "gnmt-2", "rnnlm-2"]
-HEFT: dict[str, Any] = {"method": "heft", "budget": lm.Budget(None, 1)}
+RANDOM: dict[str, Any] = {"method": "random", "budget": lm.Budget(None, 1), "seed": SEED, "on": "2xcpu"}
+MODES = {"infer": "inference", "train": "training"}
 Made = tuple[Any, Any]
 
 
@@ -78,59 +81,56 @@ def checked(make: Callable[[], Made]) -> dict[str, Any]:
         usual = _run(module, inputs) if real else None
     except Exception as error:
         return {"eager": f"{type(error).__name__}: {error}"[:200]}
-    row: dict[str, Any] = {"class": type(module).__name__, "harm": [], "refused": [], "failed": []}
-    digests = {mode: _verbs(row, module, inputs, mode == "train") for mode in ("train", "infer")}
+    row: dict[str, Any] = {"class": type(module).__name__, "harm": [], "failed": [], "not_verified": [], "verified": {}}
+    digests, plans = {}, {}
+    for mode in MODES:
+        digests[mode], plans[mode] = _verbs(row, module, inputs, mode)
     row["digests"] = {mode: sorted(found) for mode, found in digests.items()}
     if usual is not None and not _equal(usual, _run(module, inputs)):
         row["harm"].append("computes something else afterwards")
-    plan = row.pop("plan", None)
-    if plan is not None and real:
-        _applied(row, plan, module, inputs)
+    for mode, plan in plans.items():
+        if plan is not None and real:
+            _applied(row, mode, plan, module, inputs)
     return row
 
 
-def loaded(make: Callable[[], Made]) -> dict[str, Any]:
+def loaded(make: Callable[[], Made], loads: int) -> dict[str, Any]:
     """In another process: digests alone."""
     torch.manual_seed(0)
     module, inputs = make()
     found: dict[str, Any] = {}
-    for mode in ("train", "infer"):
+    for mode in MODES:
         with _noting([], mode):
-            found[mode] = sorted({_load(module, inputs, mode == "train").digest for _ in range(LOADS)})
+            found[mode] = sorted({_load(module, inputs, mode).digest for _ in range(loads)})
     return found
 
 
-def _verbs(row: dict[str, Any], module: Any, inputs: Any, training: bool) -> set[str]:
-    mode, digests, plans = "train" if training else "infer", set(), []
+def _verbs(row: dict[str, Any], module: Any, inputs: Any, mode: str) -> tuple[set[str], Any]:
+    """Digests of a load and of a plan's load, and the plan; `apply` captures a third time, and compares digests."""
+    digests: set[str] = set()
     with _unharmed(row, f"{mode}: interrupted load", module, inputs), _interrupted():
-        _load(module, inputs, training)
-    for number in range(LOADS - 1):
-        with _unharmed(row, f"{mode}: load", module, inputs), _noting(row["failed"] if not number else [], mode):
-            graph = _load(module, inputs, training)
-            digests.add(graph.digest)
-            row[f"{mode}_ops"] = graph.num_ops
-    if not digests:
-        return digests
-    with _unharmed(row, f"{mode}: plan", module, inputs), _noting(row["failed"], f"{mode}, plan"):
-        plans.append(lm.plan(module, inputs=inputs, training=training, on="2xcpu", **HEFT))
-        digests.add(plans[0].problem.source.digest)
-    if not plans:
-        return digests
-    with _unharmed(row, f"{mode}: match", module, inputs), _noting(row["refused"], mode):
-        match(module, inputs, plans[0])
-    row.setdefault("plan", plans[0])
-    return digests
+        _load(module, inputs, mode)
+    with _unharmed(row, f"{mode}: load", module, inputs), _noting(row["failed"], mode):
+        graph = _load(module, inputs, mode)
+        digests.add(graph.digest)
+        row[f"{mode}_ops"] = graph.num_ops
+    plan = None
+    with _unharmed(row, f"{mode}: plan", module, inputs), _noting(row["failed"] if digests else [], f"{mode}, plan"):
+        plan = lm.plan(module, inputs=inputs, training=mode == "train", **RANDOM)
+        digests.add(plan.problem.source.digest)
+    return digests, plan
 
 
-def _load(module: Any, inputs: Any, training: bool) -> Any:
-    return lm.load(module, inputs=inputs, training=training)
+def _load(module: Any, inputs: Any, mode: str) -> Any:
+    return lm.load(module, inputs=inputs, training=mode == "train")
 
 
-def _applied(row: dict[str, Any], plan: Any, module: Any, inputs: Any) -> None:
+def _applied(row: dict[str, Any], mode: str, plan: Any, module: Any, inputs: Any) -> None:
     """The step of a plan on two devices against the module's own."""
-    harm: dict[str, Any] = {"harm": row.setdefault("harm_of_apply", [])}
-    with _noting(row.setdefault("not_applied", []), "apply"), _unharmed(harm, "apply", module, inputs, versions=False):
-        lm.apply(module, inputs, plan, devices=["cpu", "cpu"], verify=True).detach()
+    with _noting(row["not_verified"], mode), _unharmed(row, f"{mode}: apply", module, inputs, versions=False):
+        step = lm.apply(module, inputs, plan, devices=["cpu", "cpu"], verify=True)
+        row["verified"][mode] = step.verified
+        step.detach()
 
 
 @contextmanager
@@ -219,80 +219,81 @@ def apart(work: Callable[[Any], Any], make: Callable[[], Made]) -> dict[str, Any
     return found
 
 
-def judged(name: str, make: Callable[[], Made]) -> dict[str, Any]:
+def judged(name: str, make: Callable[[], Made], second: Connection, loads: int) -> dict[str, Any]:
     """`checked`, and the digests of a second process beside it."""
     begun = time.monotonic()
     row = {"model": name, **apart(checked, make)}
     if "digests" in row:
-        second = apart(loaded, make)
-        row["digests"] = {mode: sorted({*row["digests"][mode], *second.get(mode, [])}) for mode in row["digests"]}
-        if "ended" in second:
-            row["second"] = second["ended"]
+        second.send((name, loads))
+        found = second.recv()
+        row["digests"] = {mode: sorted({*row["digests"][mode], *found.get(mode, [])}) for mode in row["digests"]}
+        if "ended" in found:
+            row["second"] = found["ended"]
+        row["loads"] = loads
     return {**row, "seconds": round(time.monotonic() - begun, 1), "verdict": verdict(row)}
 
 
 def verdict(row: dict[str, Any]) -> str:
     """ "ok", what is wrong, or why the model says nothing."""
-    if "eager" in row or "ended" in row:
-        return "no: " + str(row.get("eager", row.get("ended")))
-    wrong = [f"harmed {found}" for found in [*row["harm"], *row.get("harm_of_apply", ())][:1]]
+    if "eager" in row:
+        return "no: " + row["eager"]
+    if "ended" in row:
+        return "ended: " + row["ended"]
+    wrong = [f"harmed {found}" for found in row["harm"][:1]]
     wrong += ["digests differ" for found in row["digests"].values() if len(found) > 1]
-    wrong += [f"plan refused {row['refused'][0]}"] if row["refused"] else []
-    return "; ".join(wrong) or ("not captured " + row["failed"][0] if row["failed"] else "ok")
+    wrong += [f"not captured: {found}" for found in row["failed"][:1]]
+    return "; ".join(wrong + [f"not verified: {found}" for found in row["not_verified"][:1]]) or "ok"
 
 
 def summary(rows: list[dict[str, Any]]) -> list[str]:
-    told = [row for row in rows if not row["verdict"].startswith("no: ")]
-    captured = [row for row in told if any(row["digests"].values())]
+    told = [row for row in rows if "eager" not in row]
+    done = [row for row in told if "digests" in row]
+    captured = [row for row in done if any(row["digests"].values())]
+    both = [row for row in captured if all(mode in row["verified"] for mode in MODES)]
     counts = {
-        "models that run eagerly here": len(told),
-        "left exactly as they were by load, plan and match": sum(not row["harm"] for row in told),
-        "captured, in training or inference": len(captured),
-        "of these with one digest a mode over two processes": sum(
+        "tried": len(rows),
+        "run eagerly on their inputs": len(told),
+        "bit-identical after every verb": sum(not row["harm"] for row in done),
+        "captured for inference": sum(bool(row["digests"]["infer"]) for row in captured),
+        "captured for training": sum(bool(row["digests"]["train"]) for row in captured),
+        "with one digest a mode in both processes": sum(
             all(len(found) <= 1 for found in row["digests"].values()) for row in captured
         ),
-        "whose plan was taken where it was made": sum(not row["refused"] for row in captured),
-        "left as they were by apply and its verification": sum(not row.get("harm_of_apply") for row in captured),
-        "applied on two devices and equal to the module": sum(not row.get("not_applied") for row in captured),
-        "that say nothing": len(rows) - len(told),
+        "verified on two devices for inference": sum("infer" in row["verified"] for row in captured),
+        "verified on two devices for training": sum("train" in row["verified"] for row in captured),
+        "captured and verified in both modes": len(both),
     }
     return [f"{count:5} {what}" for what, count in counts.items()]
 
 
 def page(rows: list[dict[str, Any]]) -> str:
-    """All that was tried, model by model."""
+    """All that was tried, and why the rest was not captured or verified."""
     import transformers
 
-    about = f"with torch {torch.__version__.split('+')[0]} and transformers {transformers.__version__}, on the CPU."
+    foreign = [row for row in rows if "/" not in row["model"]]
+    own = [row for row in rows if "/" in row["model"]]
+    about = f"torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}, CPU, seed {SEED}"
     lines = [
-        "# Models that nobody tuned on",
+        "# Models nobody tuned on",
         "",
-        f"Made by `python benchmarks/held_out.py --rows rows.jsonl --out coverage.md`\n{about}",
-    ]
-    lines += ["Transformers' architectures have tiny configs and random weights.", "", "```", *summary(rows), "```", ""]
-    wrong = [row for row in rows if row["verdict"] != "ok" and not row["verdict"].startswith("no: ")]
-    lines += ["## Not captured, or worse", "", *(f"- {row['model']}: {_line(row['verdict'])}" for row in wrong), ""]
-    missed = [row for row in rows if row.get("not_applied")]
-    lines += [
-        "## Captured, not applied",
+        f"`python benchmarks/held_out.py --rows rows.jsonl --out docs/coverage.md` made this page ({about}).",
+        "Each model is small, has random weights, and runs eagerly first. Its module is compared before and after each",
+        "verb. Two processes load it three times each. A random plan on two devices is applied and verified.",
         "",
-        *(f"- {row['model']}: {_line(row['not_applied'][0])}" for row in missed),
-        "",
-    ]
-    lines += [
-        "## Captured",
-        "",
-        "Ops of the graph, views included.",
-        "",
-        "| model | class | inference | training |",
-        "|---|---|--:|--:|",
-    ]
-    for row in rows:
-        if "infer_ops" in row or "train_ops" in row:
-            counts = [f"{row[key]:,}" if key in row else "–" for key in ("infer_ops", "train_ops")]
-            lines.append(f"| {row['model']} | {row['class']} | {counts[0]} | {counts[1]} |")
+        *(line for title, part in (("Architectures of transformers", foreign), ("Our own, and the zoo's", own)) if part
+          for line in (f"## {title}", "", "```", *summary(part), "```", "")),
+    ]  # fmt: skip
+    wrong = [row for row in rows if row["verdict"] != "ok" and "eager" not in row]
+    lines += ["## Not captured, or not verified", "", *(f"- {row['model']}: {_line(row['verdict'])}" for row in wrong)]
+    silent = [row for row in rows if "eager" in row]
     lines += ["", "## Not run", "", "The config or the inputs do not suit these; they say nothing about capturing.", ""]
-    lines += [f"- {row['model']}: {_line(row['verdict'][4:])}" for row in rows if row["verdict"].startswith("no: ")]
+    lines += [f"- {row['model']}: {_line(row['eager'])}" for row in silent]
+    lines += [
+        "",
+        "## Captured and verified",
+        "",
+        ", ".join(row["model"] for row in rows if row["verdict"] == "ok") + ".",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -304,7 +305,29 @@ def warm() -> None:
     """Imports and compiles in this process what each child needs. An inference: autograd does not survive a fork."""
     from loadmaster.runtime import running, verify  # noqa: F401
 
-    lm.plan(torch.nn.Linear(2, 2), inputs=(torch.ones(1, 2),), training=False, on="2xcpu", **HEFT)
+    lm.plan(torch.nn.Linear(2, 2), inputs=(torch.ones(1, 2),), training=False, **RANDOM)
+
+
+def second_process() -> Connection:
+    """Takes names, gives digests; with another hash seed than this process."""
+    ours, theirs = multiprocessing.Pipe()
+    seed, os.environ["PYTHONHASHSEED"] = os.environ.get("PYTHONHASHSEED"), "1"
+    multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=False).start()
+    del os.environ["PYTHONHASHSEED"]
+    if seed is not None:
+        os.environ["PYTHONHASHSEED"] = seed
+    theirs.close()
+    return ours
+
+
+def _serve(pipe: Connection) -> None:
+    warnings.simplefilter("ignore")
+    warm()
+    found = models()
+    with suppress(EOFError):
+        while True:
+            name, loads = pipe.recv()
+            pipe.send(apart(partial(loaded, loads=loads), found[name]))
 
 
 def _chosen(names: Iterable[str], only: str, limit: int) -> list[str]:
@@ -317,6 +340,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="names, or 'own' for all of our small ones; with commas")
     parser.add_argument("--limit", type=int, default=0)
+    parser.add_argument("--loads", type=int, default=LOADS, help="in the second process; one is a third of the time")
     parser.add_argument("--rows", type=Path, help="results as JSON lines; what is there is not tried again")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -324,14 +348,16 @@ def main() -> None:
     rows = {row["model"]: row for row in map(json.loads, kept)}
     found = models()
     warm()
+    second = second_process()
     for name in _chosen(found, options.only, options.limit):
         if name in rows:
             continue
-        rows[name] = judged(name, found[name])
+        rows[name] = judged(name, found[name], second, options.loads)
         print(f"{name:32} {rows[name]['seconds']:6.1f} s  {_line(rows[name]['verdict'])}", flush=True)
         if options.rows:
             with options.rows.open("a") as file:
                 file.write(json.dumps(rows[name]) + "\n")
+    second.close()
     print("\n".join(summary(list(rows.values()))))
     if options.out:
         options.out.write_text(page(list(rows.values())))

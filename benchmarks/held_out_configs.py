@@ -89,7 +89,15 @@ FITS: dict[str, dict[str, Any]] = {
     "swinv2": {"num_heads": [1, 2], "depths": [1, 1], "embed_dim": 16, "window_size": 4, "patch_size": 4},
     "convnext": {**_IMAGES, "patch_size": 4, "hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2},
     "convnextv2": {**_IMAGES, "patch_size": 4, "hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2},
-    "efficientnet": {"hidden_dim": None, **_IMAGES}, "mobilevitv2": {"image_size": 64, "patch_size": 2},
+    "resnet": {**_IMAGES, "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1]},
+    "regnet": {**_IMAGES, "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "groups_width": 4},
+    "bit": {**_IMAGES, "embedding_size": 8, "hidden_sizes": [16, 32], "depths": [1, 1], "num_groups": 4},
+    "focalnet": {**_IMAGES, "embed_dim": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "focal_levels": [2, 2],
+        "focal_windows": [3, 3]},
+    "poolformer": {**_IMAGES, "hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1]},
+    "swiftformer": {**_IMAGES, "embed_dims": [8, 8, 16, 16], "depths": [1, 1, 1, 1]},
+    "efficientnet": {"hidden_dim": 320, **_IMAGES, "width_coefficient": 0.25, "depth_coefficient": 0.3},
+    "mobilevitv2": {"image_size": 64, "patch_size": 2},
     "cvt": {"embed_dim": [16, 32, 32], "num_heads": [1, 2, 2], "depth": [1, 1, 1]},
     "levit": {"num_attention_heads": [2, 2, 2], "hidden_sizes": [16, 32, 32], "depths": [1, 1, 1], "image_size": 64,
         "key_dim": [8, 8, 8], "patch_size": 16, "down_ops": None}, "pvt": {**_PYRAMID, **_IMAGES, "patch_size": 4},
@@ -179,6 +187,7 @@ def build(kind: str) -> PreTrainedModel:
     config = tiny_config(kind)
     for head in HEADS:
         name = getattr(modeling_auto, f"MODEL_FOR_{head}_MAPPING_NAMES").get(kind)
+        name = name[0] if isinstance(name, tuple) else name
         if name is not None and hasattr(transformers, name):
             return getattr(transformers, name)(config)
     name = modeling_auto.MODEL_MAPPING_NAMES[kind]
@@ -228,6 +237,8 @@ def _frames(config: Any) -> tuple[int, ...]:
 def _sound(config: Any) -> tuple[int, ...]:
     if config.model_type == "audio-spectrogram-transformer":
         return config.max_length, config.num_mel_bins
+    if config.model_type == "moonshine":
+        return (4000,)
     return (1, 800) if config.model_type in ("encodec", "dac", "mimi") else (800,)
 
 

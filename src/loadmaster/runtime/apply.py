@@ -21,7 +21,7 @@ from torch import nn
 
 from loadmaster.cluster import Cluster, Device, Link
 from loadmaster.cost import price
-from loadmaster.errors import InvalidPlan, InvalidSetting
+from loadmaster.errors import CannotRun, InvalidPlan, InvalidSetting
 from loadmaster.files.plan import PlanFile
 from loadmaster.graph.columns import ints
 from loadmaster.importers.torch.export import capture_step
@@ -39,6 +39,7 @@ from loadmaster.runtime.guard import Guard, refuse_autocast
 from loadmaster.runtime.naming import Backend, homes_of, lodged_of
 from loadmaster.runtime.processes import Post, Throttle, joined_group, places_of_ranks, same_everywhere, share_state
 from loadmaster.runtime.program import write_program
+from loadmaster.runtime.questions import Answers
 from loadmaster.runtime.schedule import Event, host_last, schedule
 from loadmaster.runtime.updates import Updates, check_kind, default_optimizer
 from loadmaster.runtime.watching import watch
@@ -148,9 +149,21 @@ def bound(
         check_kind(optimizer, captured.optimizer)
         refuse_optimizer(optimizer, module)
     watched = watch(module, inputs, captured.training, bool(captured.graph.captured.get("gpu")))
+    if watched.answers is not None:
+        _refuse_answers_of_parts(plan, watched.answers)
     step = build(module, captured, planning, optimizer=optimizer, **settings)
+    step.answers = watched.answers
     step.guard = Guard(module, step.optimizer, captured.training, watched)
     return step, planning
+
+
+def _refuse_answers_of_parts(plan: Planned, answers: Answers) -> None:
+    """What is asked of a whole batch may have another answer for a microbatch or a share of it."""
+    made = plan_file(plan).captured
+    if pipelined_of(made) is not None or sharded_of(made) is not None:
+        question = answers.questions[0]
+        what = "the model looks at values of its inputs, which may differ from one part of a batch to the next"
+        raise CannotRun(what, question.line, "use torch.where or masks in place of if, .item() and float()")
 
 
 def match(

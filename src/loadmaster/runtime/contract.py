@@ -20,6 +20,7 @@ from torch.nn.modules import module as torch_modules
 from torch.optim import optimizer as torch_optimizers
 
 from loadmaster.errors import CannotRun
+from loadmaster.runtime.python_state import derived
 
 # Of a module, besides state dicts, which no step reads: attribute -> what registers it.
 MODULE_HOOKS: Mapping[str, str] = {
@@ -63,9 +64,11 @@ def refuse_module(module: nn.Module) -> None:
             fix = "write it as the forward of a class"
             raise CannotRun(f"the forward of {where} was replaced on the instance", where, fix)
     named = [*module.named_parameters(), *module.named_buffers()]
+    derived_from = _weights_of_derived(module)
     for name, tensor in named:
         refuse_tensor_hooks(name, tensor)
-        _refuse_held_accumulator(name, tensor)
+        if id(tensor) not in derived_from:
+            _refuse_held_accumulator(name, tensor)
         _refuse_subclass(f"'{name}'", tensor)
     _refuse_shared_memory(named)
 
@@ -106,6 +109,18 @@ def _refuse_held_accumulator(name: str, tensor: Tensor) -> None:
     if tensor.requires_grad and tensor.is_leaf and _holders(tensor) > _holders(torch.empty(1, requires_grad=True)):
         what = f"the node that adds up the gradient of '{name}' is held, so it may have hooks, which would not run"
         raise CannotRun(what, f"'{name}', AccumulateGrad", "drop the node, and what was computed with it, before apply")
+
+
+def _weights_of_derived(module: nn.Module) -> set[int]:
+    """Weights, by id, of which pruning or weight norm has made others already, whose graph holds the node."""
+    held = [(part, key) for part in module.modules() for key in vars(part) if derived(part, key)]
+    todo, seen = [vars(part)[key].grad_fn for part, key in held], set()
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            todo += [before for before, _ in node.next_functions]
+    return {id(node.variable) for node in seen if hasattr(node, "variable")}
 
 
 def _holders(tensor: Tensor) -> int:

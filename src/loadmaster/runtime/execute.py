@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from loadmaster.runtime.guard import Guard
     from loadmaster.runtime.listing import Line
     from loadmaster.runtime.program import Program
+    from loadmaster.runtime.questions import Answers
     from loadmaster.runtime.regions import RegionKernels
     from loadmaster.runtime.updates import Updates
 
@@ -120,6 +121,7 @@ class AppliedStep:
         self.captured = binding.captured
         self.steps, self._detached = 0, False
         self.guard: Guard | None = None  # looks before each step whether the module is as it was captured
+        self.answers: Answers | None = None  # to what the model asks of its inputs
         self.verified = "not verified"  # or what came of it; why not
         self.unproven: Callable[[AppliedStep, Any], None] | None = None  # proves the next call's batch, once
         self._inputs = [
@@ -175,11 +177,17 @@ class AppliedStep:
             raise CannotRun(what, "the applied step", "apply the plan again: lm.apply(module, inputs, plan)")
         if self.guard is not None:
             self.guard.check()
+        if self.answers is not None:
+            self._ask(self.answers, args, kwargs)
         if self.unproven is not None:
             self._given(args, kwargs)
             prove, self.unproven = self.unproven, None
             prove(self, joined(args, kwargs))
         return self.compute(args, kwargs)
+
+    def _ask(self, answers: Answers, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        given = self.captured.trace.given
+        answers.check({given[number].name: value for number, value in self._given(args, kwargs).items()})
 
     def compute(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """One step, without looking first whether the module is as it was captured."""

@@ -28,7 +28,17 @@ from loadmaster.runtime.contract import (
     refuse_optimizer_hooks,
     refuse_tensor_hooks,
 )
-from loadmaster.runtime.python_state import PLAIN, STREAMS, State, derived, parts_of, roots_of, state_of
+from loadmaster.runtime.python_state import (
+    COLLECTS,
+    PLAIN,
+    STREAMS,
+    State,
+    acting,
+    derived,
+    parts_of,
+    roots_of,
+    state_of,
+)
 from loadmaster.runtime.watching import Watched
 
 _OF_WEIGHT = attrgetter("requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks")
@@ -68,11 +78,15 @@ class Guard:
         self.kept_held = self._ids()
         self.kept_types: list[Any] = list(map(type, self.parts))
         self.kept_weights = list(map(_OF_WEIGHT, self.weights.values()))
-        self.kept_hooks = list(map(len, self.hooks))
+        self._take_hooks()
         self.kinds: list[Any] = list(dict.fromkeys(self.kept_types))
         self.kept_forwards = [kind.forward for kind in self.kinds]
         self.kept_variables: list[State] = [state_of(roots_of(holder, name)) for _, holder, name in self.variables]
         self.kept_quick = [_quick(holder, name) for _, holder, name in self.variables]
+
+    def _take_hooks(self) -> None:
+        self.kept_hooks = list(map(len, self.hooks))
+        self.kept_acting = [len(acting(hooks)) for hooks in self.hooks]
 
     def _take_attributes(self) -> None:
         self.sizes = list(map(len, self.dicts))
@@ -156,10 +170,11 @@ class Guard:
             refuse_optimizer_hooks(self.optimizer)
         for name, part in zip(self.names, self.parts, strict=True):
             for attribute, registers in MODULE_HOOKS.items():
-                if len(getattr(part, attribute)) != self.kept_hooks[self._place(getattr(part, attribute))]:
+                hooks = getattr(part, attribute)
+                if len(acting(hooks)) != self.kept_acting[self._place(hooks)]:
                     what = f"hooks of module '{name}' were added or removed since the step was captured"
                     raise CannotRun(what, f"'{name}'.{registers}", _AGAIN)
-        self.kept_hooks = list(map(len, self.hooks))
+        self._take_hooks()
 
     def _place(self, hooks: Any) -> int:
         return next(place for place, one in enumerate(self.hooks) if one is hooks)
@@ -218,7 +233,7 @@ class Guard:
             return False
         if key == "training":
             return bool(new != self.captured_flags[place])
-        return key == "forward" or self._may_read(key)
+        return key == "forward" or (key != COLLECTS and self._may_read(key))
 
     def _explain_inside(self) -> None:
         for (path, one), kept in zip(self.inside, self.kept_inside, strict=True):

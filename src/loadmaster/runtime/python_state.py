@@ -20,6 +20,9 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.d
 STREAMS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 _OPAQUE = (type, FunctionType, MethodType, ModuleType, nn.Module)
 _DEEPEST = 12
+HOOKS = ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
+COLLECTS = "_output_capturing_hooks_installed"  # transformers': whether they are in place
+_COLLECTORS = "transformers.utils.output_capturing"
 State = dict[str, Any]
 
 
@@ -44,8 +47,19 @@ def _of_module(table: State, name: str, part: nn.Module, seen: set[int]) -> None
         table[f"buffer '{prefix}{key}'"] = _place(buffer)
     table[f"the layers of '{name or type(part).__name__}'"] = [(key, id(one)) for key, one in part._modules.items()]
     for key, value in vars(part).items():
-        if key not in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set") and not derived(part, key):
-            _walk(table, f"attribute '{prefix}{key}'", value, seen, 0)
+        if key in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", COLLECTS) or derived(
+            part, key
+        ):
+            continue
+        if key in HOOKS:
+            table[f"attribute '{prefix}{key}'"] = [(number, id(hook)) for number, hook in acting(value).items()]
+            continue
+        _walk(table, f"attribute '{prefix}{key}'", value, seen, 0)
+
+
+def acting(hooks: Mapping[int, Any]) -> dict[int, Any]:
+    """Hooks of a module, without those that transformers' first call puts in place: they compute nothing."""
+    return {key: hook for key, hook in hooks.items() if getattr(hook, "__module__", "") != _COLLECTORS}
 
 
 def derived(part: nn.Module, key: str) -> bool:

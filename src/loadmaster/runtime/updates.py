@@ -34,7 +34,8 @@ def default_optimizer(kind: str, weights: list[nn.Parameter]) -> Optimizer | Non
     if kind == "none" or not weights:
         return None
     made: Any = _CLASSES[kind]
-    return made(weights) if kind == "sgd" else made(weights, fused=True)  # type: ignore[no-any-return]
+    fused = kind != "sgd" and not any(weight.is_complex() for weight in weights)
+    return made(weights, fused=True) if fused else made(weights)  # type: ignore[no-any-return]
 
 
 def check_kind(optimizer: Optimizer, kind: str) -> None:
@@ -291,6 +292,7 @@ class _FusedAdam:
 
     def __call__(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         group, states = self.group, self.states
+        gradients = _as_accumulated(parameters, gradients)
         beta1, beta2 = group["betas"]
         steps = [state["step"] for state in states]
         torch._foreach_add_(steps, 1)
@@ -299,6 +301,14 @@ class _FusedAdam:
             lr=group["lr"], beta1=beta1, beta2=beta2, weight_decay=group["weight_decay"], eps=group["eps"],
             amsgrad=False, maximize=group["maximize"],
         )  # fmt: skip
+
+
+def _as_accumulated(parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients in the memory order of their weights, as `backward()` leaves them: fused kernels go by memory."""
+    return [
+        gradient if gradient.stride() == parameter.stride() else torch.empty_like(parameter).copy_(gradient)
+        for parameter, gradient in zip(parameters, gradients, strict=True)
+    ]
 
 
 class _Alone:
@@ -314,6 +324,8 @@ class _Alone:
         mine.update({key: value for key, value in self.group.items() if key != "params"})
         if mine.get("foreach") is None and len(parameters) == 1:
             mine["foreach"] = False  # one weight is no list
+        if self.group.get("fused"):
+            gradients = _as_accumulated(parameters, gradients)
         own = [weight.data for weight in self.weights]
         for weight, parameter, gradient in zip(self.weights, parameters, gradients, strict=True):
             if weight.data_ptr() != parameter.data_ptr():  # it lives elsewhere, and came

@@ -277,7 +277,9 @@ def of_capture(step: AppliedStep, inputs: Any) -> Values:
     for name, cut in ((name, cut) for name, cut in step.captured.cuts.items() if name in every):
         cut.put(every[name], gradients[step.captured.copies[name]])
     for name, gradient in gradients.items():
-        weights[name].grad = gradient.clone()
+        weights[name].grad = torch.empty_like(weights[name]).copy_(
+            gradient
+        )  # in its memory order, as backward() has it
     return after_update(module, optimizer, results[:count], gradients)
 
 

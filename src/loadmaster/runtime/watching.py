@@ -8,7 +8,6 @@ draws a second time. The names that the code mentions tell the guard which attri
 
 from __future__ import annotations
 
-import copy
 import gc
 import random
 import sys
@@ -30,10 +29,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from loadmaster.errors import CannotRun, LoadmasterError
 from loadmaster.importers.torch.arguments import as_arguments, seen_inside, split
+from loadmaster.importers.torch.caches import FunctionCaches
 from loadmaster.importers.torch.export import switched
 from loadmaster.importers.torch.step import Target, as_run, fake_mode, loss_of
-from loadmaster.importers.torch.values import fixed_draws
+from loadmaster.importers.torch.twin import Twins
+from loadmaster.importers.torch.values import ValueMode, fixed_draws
 from loadmaster.runtime.python_state import PLAIN, STREAMS, State, roots_of, state_of, tensors_within
+from loadmaster.runtime.questions import Answers
 
 _TORCH, _STANDARD = str(Path(torch.__file__).parent), sysconfig.get_path("stdlib")
 _SITE, _HERE = sysconfig.get_path("purelib"), str(Path(__file__).parents[1])
@@ -56,6 +58,8 @@ class Watched:
         notes: calls that a step would not make, as (what, line).
         draws_again: a checkpoint drew random numbers a second time.
         generators: ops drew from a generator of their own.
+        asked: lines that look at values other than those of inputs.
+        answers: what was asked of the inputs.
     """
 
     names: set[str] = field(default_factory=set)
@@ -65,6 +69,7 @@ class Watched:
     draws_again: bool = False
     generators: bool = False
     asked: list[str] = field(default_factory=list)
+    answers: Answers | None = None
     loss: type = Tensor
 
 
@@ -82,7 +87,7 @@ def watch(module: nn.Module, inputs: Any, training: bool, gpu: bool = False) -> 
             _run(twin, fakes, mode, training, gpu, watcher)
         after = state_of(twin)
         seen = watcher.seen
-        seen.asked = sorted(set(filter(None, mode.asked)) - watcher.draws.idle)
+        _sort_questions(seen, mode, watcher.draws.idle, _names_of(twin, fakes))
         drawn = [
             one for one, old, new in zip(("random", "numpy.random"), numbers, _numbers(), strict=True) if old != new
         ]
@@ -90,6 +95,24 @@ def watch(module: nn.Module, inputs: Any, training: bool, gpu: bool = False) -> 
     watcher.refuse_changed_variables()
     _refuse_notes(seen, drawn, name)
     return seen
+
+
+def _names_of(twin: nn.Module, fakes: Any) -> dict[int, str]:
+    """Fake tensors of inputs, by id, which are none of the module's own -> how a capture calls them."""
+    own = set(map(id, tensors_within(twin)))
+    names: dict[int, str] = {}
+    for path, leaf in pytree.tree_flatten_with_path(fakes)[0]:
+        if isinstance(leaf, Tensor) and id(leaf) not in own:
+            names.setdefault(id(leaf), f"input{pytree.keystr(path)}")
+    return names
+
+
+def _sort_questions(seen: Watched, mode: ValueMode, idle: set[str], names: dict[int, str]) -> None:
+    """Those of inputs can be asked again of every batch; the others are a reason to refuse."""
+    asked = [one for one in mode.questions if one.line and one.line not in idle]
+    again = [one for one in asked if not one.draws and all(id(fake) in names for fake in one.given)]
+    seen.asked = sorted({one.line for one in asked if one not in again})
+    seen.answers = Answers(mode, again, names) if again else None
 
 
 @contextmanager
@@ -109,7 +132,8 @@ def _quietly(name: str) -> Iterator[None]:
 def _run(twin: nn.Module, fakes: Any, mode: Any, training: bool, gpu: bool, watcher: _Watcher) -> None:
     args, kwargs = split(fakes)
     grad = torch.enable_grad() if training else torch.no_grad()
-    with mode, enable_python_dispatcher(), as_run(mode, Target(gpu=gpu)), grad, watcher.draws, watcher.watching():
+    run = as_run(mode, Target(gpu=gpu))
+    with FunctionCaches(), mode, enable_python_dispatcher(), run, grad, watcher.draws, watcher.watching():
         result = twin(*args, **kwargs)
         if training:
             loss = loss_of(result, type(twin).__name__)
@@ -133,13 +157,7 @@ def _twin(module: nn.Module, mode: Any) -> tuple[nn.Module, Any]:
             made[id(real)] = twin
         return made[id(real)]
 
-    memo: dict[int, Any] = {id(tensor): fake(tensor) for tensor in tensors_within(module)}
-    try:
-        return copy.deepcopy(module, memo), fake
-    except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        what = f"{type(module).__name__} cannot be copied, so what its forward changes cannot be told: {reason}"
-        raise CannotRun(what, type(module).__name__, "keep open files, locks and generators out of it") from error
+    return Twins(fake)(module), fake
 
 
 def _numbers() -> tuple[Any, Any]:

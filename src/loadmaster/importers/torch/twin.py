@@ -11,6 +11,7 @@ What tensors become is the caller's choice: fake ones, without memory, for a tra
 from __future__ import annotations
 
 import copyreg
+import dis
 import functools
 import sys
 import types
@@ -123,7 +124,9 @@ class Twins:
     def _function(self, value: types.FunctionType) -> types.FunctionType:
         """The function itself, unless it holds on to something that has a twin."""
         cells = value.__closure__ or ()
-        new = tuple(types.CellType() for _ in cells)
+        new = tuple(
+            self._made[id(cell)] if id(cell) in self._made else self._keep(cell, types.CellType()) for cell in cells
+        )
         twin = types.FunctionType(value.__code__, value.__globals__, value.__name__, None, new or None)
         self._made[id(value)] = twin
         for cell, old in zip(new, cells, strict=True):
@@ -133,7 +136,7 @@ class Twins:
         held = [(getattr(value, name), self._twin(getattr(value, name))) for name in names[:2]]
         held += [(part, self._twin(part)) for part in vars(value).values()]
         held += [(old.cell_contents, cell.cell_contents) for old, cell in zip(cells, new, strict=True) if _set(old)]
-        if all(part is copied or part is value for part, copied in held):
+        if not _assigns(value.__code__) and all(part is copied or part is value for part, copied in held):
             self._made[id(value)] = value
             return value
         functools.update_wrapper(twin, value, updated=())
@@ -203,6 +206,14 @@ class Twins:
         (types.GeneratorType, _generator),
     )  # fmt: skip
     _CONTAINERS: ClassVar[dict[type, Callable[[Twins, Any], Any]]] = {list: _list, dict: _dict, tuple: _tuple}
+
+
+@functools.cache
+def _assigns(code: types.CodeType) -> bool:
+    """Whether a function, or one inside it, assigns to a variable of the functions around it."""
+    names = set(code.co_freevars)
+    stores = any(one.opname == "STORE_DEREF" and one.argval in names for one in dis.get_instructions(code))
+    return stores or any(_assigns(part) for part in code.co_consts if isinstance(part, types.CodeType))
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -18,6 +18,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,48 @@ SEED = 0  # of the numbers that are drawn where a value is asked for
 _grouped_mm = torch.ops.aten._grouped_mm.default
 
 
+_Call = tuple[OpOverload, Sequence[Any], Mapping[str, Any], Sequence[Tensor | None]]
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """A value that the model's code looked at.
+
+    Attributes:
+        line: of the model.
+        given: fakes of given tensors that the answer depends on.
+        draws: it depends on random numbers as well.
+        calls: that the answer depends on, in order; those that stand for given tensors have None for their op.
+        last: the call that gave the answer; with None for its op, its argument's value is the answer.
+        answer: a number, tensors whose shapes matter, or a tensor whose value does.
+    """
+
+    line: str
+    given: tuple[Tensor, ...]
+    draws: bool
+    calls: tuple[Any, ...]
+    last: tuple[Any, Any, Any]
+    answer: Any
+
+    def same_for(self, values: Mapping[int, Tensor], known: Callable[[Tensor], Tensor | None]) -> bool:
+        """Whether it has this answer where the fakes, by id, have those values."""
+        real: dict[int, Tensor] = {}
+
+        def filled(leaf: Any) -> Any:
+            return real.get(id(leaf), known(leaf)) if isinstance(leaf, Tensor) else leaf
+
+        with torch.no_grad():
+            for op, args, kwargs, made in self.calls:
+                result = values[id(made[0])].detach().cpu().clone() if op is None else None
+                if op is not None:
+                    result = op(*pytree.tree_map(filled, args), **pytree.tree_map(filled, kwargs))
+                real |= {id(fake): value for fake, value in zip(made, _tensors(result), strict=False)}
+            op, args, kwargs = self.last
+            if op is None:
+                return torch.equal(filled(args), self.answer)
+            return _alike(op(*pytree.tree_map(filled, args), **pytree.tree_map(filled, kwargs)), self.answer)
+
+
 class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Fake tensors, with the calls that made them."""
 
@@ -56,7 +99,8 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
                 op.python_key_table.setdefault(ValueMode, op.python_key_table[FakeTensorMode])
         self.expected: Any = None  # result of the call that is being replayed, where its size depends on data
         self.asked: list[str] = []  # lines of the model that asked for a value and were told one
-        self._calls: list[tuple[OpOverload, Sequence[Any], Mapping[str, Any], Sequence[Tensor | None]]] = []
+        self.questions: list[Question] = []  # the same, as they can be asked again
+        self._calls: list[_Call] = []
         self._last: tuple[Any, Any, Any, list[weakref.ref[Tensor]]] | None = None
         self._done: set[int] = set()  # calls that were run for real, or could not be
         self._facts: set[int] = set()  # calls that stand for what is known of given tensors
@@ -80,14 +124,14 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     def forgetting(self) -> Iterator[None]:
         """Forgets afterwards what was called meanwhile."""
         self._keep_last()
-        mark, self.asked = len(self._calls), []
+        mark, self.asked, self.questions = len(self._calls), [], []
         try:
             yield
         finally:
             for _, _, _, made in self._calls[mark:]:
                 for tensor in made:
                     self._real.pop(id(tensor), None)
-            self._last = None
+            self._last, self.questions = None, []
             del self._calls[mark:]
             self._done = {call for call in self._done if call < mark}
             self._facts = {call for call in self._facts if call < mark}
@@ -122,11 +166,10 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         except (DataDependentOutputException, DynamicOutputShapeException):
             if self.expected is not None:
                 return pytree.tree_map_only(Tensor, self._like, self.expected)
-            real, may_differ = self._run(func, args, kwargs)
+            real, needed = self._run(func, args, kwargs)
             if real is None:
                 raise
-            if may_differ:
-                self.asked.append(line_of_call())
+            self._ask(needed, (func, args, kwargs), real)
             return pytree.tree_map_only(Tensor, self._like, real)
 
     def _like(self, tensor: Tensor) -> Tensor:
@@ -146,16 +189,35 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     def value_of(self, fake: Tensor) -> Tensor | None:
         """Its value, or None where that is not known."""
         self._catch_up([fake])
-        return self._known(fake)
+        return self.known(fake)
 
-    def _run(self, func: OpOverload, args: Any, kwargs: Any) -> tuple[Any, bool]:
-        """What a call gives for real, or None; and whether other inputs or draws might give something else."""
-        may_differ = self._catch_up(_tensors((args, kwargs)))
+    def read(self, fake: Tensor) -> Tensor | None:
+        """Its value, which the model's code now knows."""
+        needed = self._catch_up([fake])
+        real = self.known(fake)
+        if real is not None:
+            self._ask(needed, (None, fake, {}), real.clone())
+        return real
+
+    def _ask(self, needed: Sequence[int], last: tuple[Any, Any, Any], answer: Any) -> None:
+        """Notes a question where other inputs or draws might give another answer."""
+        given = tuple(self._calls[call][3][0] for call in needed if call in self._facts)
+        draws = any(_draws(self._calls[call][0]) for call in needed)
+        if given or draws:
+            calls = tuple(
+                (None if call in self._facts else self._calls[call][0], *self._calls[call][1:]) for call in needed
+            )
+            self.asked.append(line_of_call())
+            self.questions.append(Question(self.asked[-1], given, draws, calls, last, answer))
+
+    def _run(self, func: OpOverload, args: Any, kwargs: Any) -> tuple[Any, list[int]]:
+        """What a call gives for real, or None; and the calls that it depends on."""
+        needed = self._catch_up(_tensors((args, kwargs)))
         with self._really():
-            return self._result(func, args, kwargs), may_differ
+            return self._result(func, args, kwargs), needed
 
-    def _catch_up(self, wanted: Sequence[Tensor]) -> bool:
-        """Runs what those tensors depend on; whether that is anything given or drawn."""
+    def _catch_up(self, wanted: Sequence[Tensor]) -> list[int]:
+        """Runs what those tensors depend on, and returns those calls."""
         self._keep_last()
         needed = self._needed(wanted)
         todo = [call for call in needed if call not in self._done]
@@ -164,7 +226,7 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
                 for call in todo:
                     self._redo(call)
             self._done.update(todo)
-        return any(call in self._facts or _draws(self._calls[call][0]) for call in needed)
+        return needed
 
     def _needed(self, wanted: Sequence[Tensor]) -> list[int]:
         """The calls that made those tensors, or wrote to them or to what they were made of, in order; with those that
@@ -212,7 +274,7 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     def _result(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         leaves, shape = pytree.tree_flatten((args, kwargs))
-        found = [self._known(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        found = [self.known(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         if any(value is None and isinstance(leaf, Tensor) for value, leaf in zip(found, leaves, strict=True)):
             return None
         args, kwargs = pytree.tree_unflatten(found, shape)
@@ -223,7 +285,7 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         except Exception:
             return None
 
-    def _known(self, tensor: Tensor) -> Tensor | None:
+    def known(self, tensor: Tensor) -> Tensor | None:
         if isinstance(tensor, FakeTensor):
             real = self._real.get(id(tensor), tensor.constant)
         else:
@@ -232,7 +294,7 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     def _spoil(self, func: OpOverload, args: Sequence[Any]) -> None:
         """What an unknown value was written to is unknown from then on, and whatever shares its memory."""
-        known = [self._known(tensor) for tensor in _written(func, args)]
+        known = [self.known(tensor) for tensor in _written(func, args)]
         self._spoilt.update(real.untyped_storage()._cdata for real in known if real is not None)
 
 
@@ -247,10 +309,9 @@ class ValueReads(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in self._LEAVES and isinstance(args[0], FakeTensor):
-            real = self.mode.value_of(args[0])
+            real = self.mode.read(args[0])
             if real is None:
                 raise DataDependentOutputException(func)
-            self.mode.asked.append(line_of_call())
             with _disable_current_modes():
                 return func(real, *args[1:], **(kwargs or {}))
         return func(*args, **(kwargs or {}))
@@ -318,6 +379,13 @@ def _written(func: OpOverload, args: Sequence[Any]) -> list[Tensor]:
         return []
     pairs = zip(func._schema.arguments, args, strict=False)
     return _tensors([v for argument, v in pairs if argument.alias_info is not None and argument.alias_info.is_write])
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Numbers by value, tensors by shape."""
+    if isinstance(one, (Tensor, tuple, list)):
+        return [tensor.shape for tensor in _tensors(one)] == [tensor.shape for tensor in _tensors(other)]
+    return bool(one == other)
 
 
 def _draws(func: OpOverload) -> bool:
