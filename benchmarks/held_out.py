@@ -72,7 +72,7 @@ def without_memory_of(name: str) -> Made:
     return made
 
 
-def checked(make: Callable[[], Made]) -> dict[str, Any]:
+def checked(make: Callable[[], Made], loads: int) -> dict[str, Any]:
     """What was found out about one model; "eager" says why there is nothing to say."""
     torch.manual_seed(0)
     try:
@@ -84,7 +84,7 @@ def checked(make: Callable[[], Made]) -> dict[str, Any]:
     row: dict[str, Any] = {"class": type(module).__name__, "harm": [], "failed": [], "not_verified": [], "verified": {}}
     digests, plans = {}, {}
     for mode in MODES:
-        digests[mode], plans[mode] = _verbs(row, module, inputs, mode)
+        digests[mode], plans[mode] = _verbs(row, module, inputs, mode, loads)
     row["digests"] = {mode: sorted(found) for mode, found in digests.items()}
     if usual is not None and not _equal(usual, _run(module, inputs)):
         row["harm"].append("computes something else afterwards")
@@ -105,19 +105,19 @@ def loaded(make: Callable[[], Made], loads: int) -> dict[str, Any]:
     return found
 
 
-def _verbs(row: dict[str, Any], module: Any, inputs: Any, mode: str) -> tuple[set[str], Any]:
+def _verbs(row: dict[str, Any], module: Any, inputs: Any, mode: str, loads: int) -> tuple[set[str], Any]:
     """Digests of a load and of a plan's load, and the plan; `apply` captures a third time, and compares digests."""
     digests: set[str] = set()
-    with _unharmed(row, f"{mode}: interrupted load", module, inputs), _interrupted():
-        _load(module, inputs, mode)
-    with _unharmed(row, f"{mode}: load", module, inputs), _noting(row["failed"], mode):
-        graph = _load(module, inputs, mode)
-        digests.add(graph.digest)
-        row[f"{mode}_ops"] = graph.num_ops
+    if loads:
+        with _unharmed(row, f"{mode}: interrupted load", module, inputs), _interrupted():
+            _load(module, inputs, mode)
+        with _unharmed(row, f"{mode}: load", module, inputs), _noting([], mode):
+            digests.add(_load(module, inputs, mode).digest)
     plan = None
-    with _unharmed(row, f"{mode}: plan", module, inputs), _noting(row["failed"] if digests else [], f"{mode}, plan"):
+    with _unharmed(row, f"{mode}: plan", module, inputs), _noting(row["failed"], mode):
         plan = lm.plan(module, inputs=inputs, training=mode == "train", **RANDOM)
         digests.add(plan.problem.source.digest)
+        row[f"{mode}_ops"] = plan.problem.source.num_ops
     return digests, plan
 
 
@@ -222,14 +222,13 @@ def apart(work: Callable[[Any], Any], make: Callable[[], Made]) -> dict[str, Any
 def judged(name: str, make: Callable[[], Made], second: Connection, loads: int) -> dict[str, Any]:
     """`checked`, and the digests of a second process beside it."""
     begun = time.monotonic()
-    row = {"model": name, **apart(checked, make)}
-    if "digests" in row:
+    row = {"model": name, "loads": loads, **apart(partial(checked, loads=loads), make)}
+    if "digests" in row and loads:
         second.send((name, loads))
         found = second.recv()
         row["digests"] = {mode: sorted({*row["digests"][mode], *found.get(mode, [])}) for mode in row["digests"]}
         if "ended" in found:
             row["second"] = found["ended"]
-        row["loads"] = loads
     return {**row, "seconds": round(time.monotonic() - begun, 1), "verdict": verdict(row)}
 
 
@@ -331,8 +330,10 @@ def _serve(pipe: Connection) -> None:
 
 
 def _chosen(names: Iterable[str], only: str, limit: int) -> list[str]:
-    wanted = [word for word in only.split(",") if word]
-    found = [n for n in names if not wanted or n in wanted or any(n.startswith(f"{word}/") for word in wanted)]
+    """In the order in which they are asked for."""
+    every = list(names)
+    wanted = [word for word in only.split(",") if word] or every
+    found = [name for word in wanted for name in every if name == word or name.startswith(f"{word}/")]
     return found[: limit or None]
 
 
@@ -340,7 +341,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="names, or 'own' for all of our small ones; with commas")
     parser.add_argument("--limit", type=int, default=0)
-    parser.add_argument("--loads", type=int, default=LOADS, help="in the second process; one is a third of the time")
+    parser.add_argument("--loads", type=int, default=LOADS, help="in a second process; 0: that of the plan alone")
     parser.add_argument("--rows", type=Path, help="results as JSON lines; what is there is not tried again")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

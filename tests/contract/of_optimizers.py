@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.contract.cases import Script, case
-from tests.contract.models import Net, batches
+from tests.contract.models import WIDTH, Net, batches
 
 Weights = Any
 
@@ -58,6 +58,26 @@ for title, build in SETTINGS.items():
         return Script(net, batches(), build(net.parameters()))
 
     case("optimizers", title, fast=title in ("SGD, momentum", "Adam, lr a tensor", "AdamW, fused"))(trained)
+
+
+class Turned(nn.Module):
+    """The gradient of its weight has another memory order than the weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.einsum("bi,oi->bo", x, self.weight).square().mean()
+
+
+for title in ("Adam, fused", "Adam, fused, amsgrad", "AdamW, fused", "SGD, fused"):
+
+    def turned(build: Any = SETTINGS[title]) -> Script:
+        net = Turned()
+        return Script(net, batches(), build(net.parameters()))
+
+    case("optimizers", f"{title}, gradients in another memory order", fast=title == "Adam, fused")(turned)
 
 
 OTHERS = (

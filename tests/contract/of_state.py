@@ -566,3 +566,29 @@ def caught(self: Any, h: Tensor) -> Tensor:
 def float_of_buffer(self: Any, h: Tensor) -> Tensor:
     self.steps += 1
     return h / float(self.steps)
+
+
+@stateful("forward calls backward() itself", "refused")
+def backward_inside(self: Any, h: Tensor) -> Tensor:
+    if torch.is_grad_enabled():
+        h.square().mean().backward(retain_graph=True)
+    return h
+
+
+@stateful("a variable of the function around it that forward counts up", "refused")
+def following(self: Any, h: Tensor) -> Tensor:
+    return h * _next_count()
+
+
+def _counter() -> Any:
+    count = 0
+
+    def following() -> int:
+        nonlocal count
+        count += 1
+        return count
+
+    return following
+
+
+_next_count = _counter()

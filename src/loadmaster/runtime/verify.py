@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -229,8 +229,17 @@ def _of_module(step: AppliedStep, inputs: Any, home: torch.device | None = None)
             loss.backward()  # type: ignore[no-untyped-call]
         drawn = _random_numbers(step)
     weights = dict(module.named_parameters())
+    _refuse_other_gradients(weights, step.captured.learned)
     gradients = {name: weights[name].grad for name in step.captured.learned}
     return {**after_update(module, optimizer, [loss.detach()], gradients), **drawn}
+
+
+def _refuse_other_gradients(weights: Mapping[str, nn.Parameter], learned: Collection[str]) -> None:
+    """Of weights that have none in the captured step."""
+    for name, weight in weights.items():
+        if name not in learned and weight.grad is not None and bool(weight.grad.any()):
+            what = f"the weight '{name}' gets a gradient that does not come from the loss that the module returns"
+            raise CannotRun(what, f"'{name}'.grad", "return one loss, and leave backward() to the step")
 
 
 def _of_module_exactly(step: AppliedStep, inputs: Any, home: torch.device | None) -> Values:

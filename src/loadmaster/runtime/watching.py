@@ -57,6 +57,7 @@ class Watched:
         variables: of the user's own files and enclosing functions: (where, holder, name); a holder is a dict or a cell.
         notes: calls that a step would not make, as (what, line).
         draws_again: a checkpoint drew random numbers a second time.
+        backward_inside: forward left gradients itself.
         generators: ops drew from a generator of their own.
         asked: lines that look at values other than those of inputs.
         answers: what was asked of the inputs.
@@ -67,6 +68,7 @@ class Watched:
     variables: list[tuple[str, Any, str]] = field(default_factory=list)
     notes: list[tuple[str, str]] = field(default_factory=list)
     draws_again: bool = False
+    backward_inside: bool = False
     generators: bool = False
     asked: list[str] = field(default_factory=list)
     answers: Answers | None = None
@@ -135,6 +137,7 @@ def _run(twin: nn.Module, fakes: Any, mode: Any, training: bool, gpu: bool, watc
     run = as_run(mode, Target(gpu=gpu))
     with FunctionCaches(), mode, enable_python_dispatcher(), run, grad, watcher.draws, watcher.watching():
         result = twin(*args, **kwargs)
+        watcher.seen.backward_inside = any(weight.grad is not None for weight in twin.parameters())
         if training:
             loss = loss_of(result, type(twin).__name__)
             watcher.seen.loss = type(result if isinstance(result, Tensor) else loss)
@@ -184,6 +187,9 @@ def _refuse_notes(seen: Watched, drawn: list[str], name: str) -> None:
         what = "a checkpoint runs ops that draw random numbers a second time, and in a step they would draw others"
         fix = "leave torch.utils.checkpoint out (a plan recomputes by itself), or set the dropout inside it to 0"
         raise CannotRun(what, f"{name}, torch.utils.checkpoint", fix)
+    if seen.backward_inside:
+        what = "forward calls backward() itself, and a step has the gradients of the loss that it returns alone"
+        raise CannotRun(what, name, "return that loss with the others, as one sum")
     if seen.generators:
         fix = "draw from torch's own generator"
         raise CannotRun(f"{name} draws from a torch.Generator of its own", name, fix)
