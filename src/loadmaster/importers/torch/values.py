@@ -207,7 +207,7 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     def _ask(self, needed: Sequence[int], last: tuple[Any, Any, Any], answer: Any) -> None:
         """Notes a question where other inputs or draws might give another answer."""
-        given = tuple(self._calls[call][3][0] for call in needed if call in self._facts)
+        given = tuple(_tensors([self._calls[call][3][0] for call in needed if call in self._facts]))
         draws = any(_draws(self._calls[call][0]) for call in needed)
         if given or draws:
             calls = tuple(
