@@ -28,7 +28,7 @@ def held_out() -> Any:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", SOME)
 def test_a_model_is_as_it_was_and_captured_alike(held_out: Any, name: str) -> None:
-    row = held_out["checked"](held_out["OWN"][name])
+    row = held_out["checked"](held_out["OWN"][name], loads=1)
     assert "eager" not in row and all(row["digests"].values())
-    assert (row["harm"], row["refused"], row["failed"]) == ([], [], [])
+    assert (row["harm"], row["failed"]) == ([], [])
     assert all(len(found) == 1 for found in row["digests"].values())
