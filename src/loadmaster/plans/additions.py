@@ -215,7 +215,7 @@ def _check_ops(graph: Graph, added: Additions) -> None:
     if wrong.any():
         op = int(added.op[wrong.argmax()])
         why = "it overwrites a tensor, makes one that is overwritten, or calls what is not known"
-        raise InvalidPlan(f"op '{graph.op_name[op]}' cannot run again: {why}", f"op {op}", "keep what it makes")
+        raise InvalidPlan(f"op '{graph.op_name[op]}' cannot run again: {why}", f"op {op}", "keep its result")
     able = may_stay(graph) | may_live_elsewhere(graph)
     updates = updated_by(graph)
     able[updates[updates >= 0]] = True
@@ -252,7 +252,7 @@ def _check_redirections(graph: Graph, added: Additions) -> None:
     reader, read, source = added.reader, added.read, added.source
     unread = np.setdiff1d(np.flatnonzero(~returns(graph, added)), source)
     if len(unread):
-        raise InvalidPlan(f"nobody reads what addition {unread[0]} makes", "added", "leave it out")
+        raise InvalidPlan(f"no op reads addition {unread[0]}", "added", "leave it out")
     keys = reader * graph.num_tensors + read
     if len(np.unique(keys)) < len(keys):
         raise InvalidPlan("a reader reads a tensor from two copies", "added", "name one copy for each read")

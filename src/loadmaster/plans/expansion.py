@@ -198,7 +198,7 @@ def _numbered(
     if len(order) < count:
         stuck = int(np.setdiff1d(np.arange(count), order).max())
         name = graph.op_name[stuck] if stuck < ops else f"addition {stuck - ops}"
-        raise InvalidPlan(f"{name} would wait for itself", "added", "let copies be made before those that read them")
+        raise InvalidPlan(f"{name} would wait for itself", "added", "order each copy before its readers")
     return ints(order)
 
 

@@ -222,7 +222,7 @@ def _of_plans(setup: _Setup) -> Iterator[_Candidate]:
     on, command = (setup.cluster, "") if has_host(setup.cluster) else with_host(setup.cluster)
     if command:
         yield _Candidate("a host that computes a part", command, 1, "host", lambda s: replace(s, cluster=on))
-    what, away = "tensors in host memory while nobody needs them", f"{command} --method {AWAY}".strip()
+    what, away = "tensors in host memory while no op needs them", f"{command} --method {AWAY}".strip()
     yield _Candidate(what, away, 1, "away", lambda s: replace(s, cluster=on, method=AWAY))
     yield _Candidate("some ops run again", f"--method {AGAIN}", 2, "again", lambda s: replace(s, method=AGAIN))
 

@@ -136,7 +136,7 @@ def _called(hooks: Mapping[int, Any]) -> str:
 def _refuse_subclass(what: str, tensor: Tensor) -> None:
     if type(tensor) not in _PLAIN:
         kind = type(tensor).__name__
-        fix = "give a plain torch.Tensor: its ops are not those of a plain one"
+        fix = "give a plain torch.Tensor: a subclass runs other ops"
         raise CannotRun(f"{what} is a {kind}, which computes in a way of its own", kind, fix)
     if tensor.layout != torch.strided:
         raise CannotRun(f"{what} is a sparse tensor", str(tensor.layout), "give a dense one")

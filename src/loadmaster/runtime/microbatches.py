@@ -98,7 +98,7 @@ def microbatch_of(inputs: Any, made: Pipelined, described: Sequence[Any], number
     with seen_inside(arguments):
         found = pytree.tree_map_with_path(part, arguments)
     if not cut and made.microbatches > 1:
-        what = "the inputs are those of one microbatch"
+        what = "the inputs are of one microbatch"
         raise InvalidSetting(what, "the inputs of the step", f"give a batch of {made.microbatches} of them")
     return found, cut
 

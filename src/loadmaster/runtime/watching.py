@@ -196,7 +196,7 @@ def _refuse_notes(seen: Watched, drawn: list[str], name: str) -> None:
     for what, line in seen.notes:
         raise CannotRun(f"forward {what}, and a step would keep what it was", line, "give it to the module as an input")
     for source in drawn:
-        what = f"forward draws numbers of {source}, and a step would keep those of its capture"
+        what = f"forward draws numbers of {source}, which a step would repeat from its capture"
         raise CannotRun(what, name, "draw them by torch.rand, or give them to the module as an input")
     if seen.asked:
         what = f"what {name} runs depends on values of its tensors, and a step always runs the same ops"

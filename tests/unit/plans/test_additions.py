@@ -183,7 +183,7 @@ def test_a_weight_that_lives_elsewhere_comes_twice_and_goes_back() -> None:
         ([("W", -1), ("W2", -1)], [("f", "W", 0)], "reads it from no stay"),
         ([("W", -1), ("W2", -1), ("W2", -1)], [("u", "W", 0)], "brought home 2 times"),
         ([("W2", -1)], [], "reads it from no stay"),
-        ([("X", -1), ("X", -1)], [("f", "X", 0)], "nobody reads what addition 1 makes"),
+        ([("X", -1), ("X", -1)], [("f", "X", 0)], "no op reads addition 1"),
         ([("W", 2), ("W2", -1)], [("u", "W", 0)], "would wait for itself"),
     ],
 )

@@ -187,7 +187,7 @@ def test_numbers_next_to_those_allowed(
         ([(1, -1, -1), (-1, -1, -1)], [(5, 3, 0)], "addition 1 is neither"),
         ([(1, -1, -1), (3, -1, -1)], [(5, 3, 0)], "op 'c' cannot run again"),
         ([(-1, 3, -1), (-1, 5, -1)], [(5, 3, 0)], "tensor 'A2' cannot be offloaded"),
-        ([(1, -1, -1), (1, -1, -1)], [(5, 3, 0)], "nobody reads what addition 1 makes"),
+        ([(1, -1, -1), (1, -1, -1)], [(5, 3, 0)], "no op reads addition 1"),
         ([(1, -1, -1), (1, -1, -1)], [(5, 3, 0), (5, 3, 1)], "reads a tensor from two copies"),
         ([(1, -1, -1)], [(5, 3, 0), (5, 4, 0)], "addition 0 makes no copy of tensor 'R'"),
         ([(-1, 3, -1), (-1, 4, -1)], [(5, 3, 1), (5, 4, 0)], "addition 1 makes no copy of tensor 'B'"),

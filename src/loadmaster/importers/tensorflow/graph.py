@@ -129,7 +129,7 @@ class _TensorflowWriter:
         if whole and len(whole) == len(shapes):
             return [KnownTensor(kind, shape) for shape in whole]
         shown = " and ".join(str(list(known.dims)) for known in reads)
-        what = f"node '{node.name}' ({node.op}) reads {shown or 'nothing'}; what it makes of these is not known"
+        what = f"node '{node.name}' ({node.op}) reads {shown or 'nothing'}; its result for these is not known"
         raise ImportFailed(what, self.name, _FIX)
 
 
