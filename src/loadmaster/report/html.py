@@ -26,11 +26,12 @@ from loadmaster.report.page_data import packed
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.standing import Bounds, standing_beside
 from loadmaster.report.units import size_text, sizes_text, time_text
-from loadmaster.report.words import answers, sections, shown_by
+from loadmaster.report.words import answers, command_lines, sections, shown_by
 from loadmaster.search import Result
 
 MOST_MODULES = 24  # in the table of where each runs
 ROWS_SHOWN = 12  # of a table, until all are asked for
+CODE_WIDTH = 50  # letters of a command beside the timeline
 MORE = " class='more'"
 SCRIPTS = ("page_data.js", "page_timeline.js", "page_graph.js", "page.js")
 TABS = {"modules": "Modules", "graph": "Graph", "methods": "Methods", "details": "Details"}
@@ -154,7 +155,7 @@ def _answers(
         uses = ""
         commands = [command for command in found.uses if "--report" not in command]  # this page is one
         if title == "Next" and commands:
-            codes = "".join(f"<code>{escape(command)}</code>" for command in commands)
+            codes = "".join(map(_command, commands))
             uses = f"<p class=hint>Put it to use:</p>{codes}"
         parts.append(f"<section class=answer id={title.lower()}><h2>{title}</h2>{lines}{steps}{uses}</section>")
     return "".join(parts)
@@ -170,7 +171,12 @@ def _sentence(sentence: Sentence, pointing: Sequence[Sentence]) -> str:
 
 
 def _action(action: NextStep, found: Report) -> str:
-    return f"<li>{escape(action.text(shown_by(found)))}<code>{escape(action.command)}</code></li>"
+    return f"<li>{escape(action.text(shown_by(found)))}{_command(action.command)}</li>"
+
+
+def _command(command: str) -> str:
+    """In lines that a shell takes as one."""
+    return f"<code>{escape(chr(10).join(line.strip() for line in command_lines(command, CODE_WIDTH)))}</code>"
 
 
 # Tabs

@@ -115,18 +115,20 @@ def _wrapped(title: str, text: str, width: int, most: int) -> list[str]:
 
 
 def command_lines(command: str, width: int) -> list[str]:
-    """A command over several lines, as a shell takes it."""
+    """A command over several lines, as a shell takes it; an option and its value stay together."""
     gap = " " * 4
-    lines = [gap + command] if len(command) + 4 <= width else []
-    if not lines:
-        words: list[str] = [""]
-        for word in shlex.split(command):
-            quoted = shlex.quote(word)
-            if words[-1] and len(words[-1]) + len(quoted) + 7 > width:
-                words.append("")
-            words[-1] += f" {quoted}" if words[-1] else quoted
-        lines = [f"{gap}{line} \\" for line in words[:-1]] + [gap + words[-1]]
-    return lines
+    if len(command) + 4 <= width:
+        return [gap + command]
+    parts: list[str] = []
+    for word in map(shlex.quote, shlex.split(command)):
+        valued = bool(parts) and parts[-1].startswith("--") and " " not in parts[-1] and not word.startswith("--")
+        parts[-1:] = [f"{parts[-1]} {word}"] if valued else [*parts[-1:], word]
+    lines = [""]
+    for part in parts:
+        if lines[-1] and len(lines[-1]) + len(part) + 7 > width:
+            lines.append("")
+        lines[-1] += f" {part}" if lines[-1] else part
+    return [*(f"{gap}{line} \\" for line in lines[:-1]), gap + lines[-1]]
 
 
 # All of it
