@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from real_files_judges import JUDGES, Facts, NotRun
+from real_files_judges import JUDGES, Facts
 
 import loadmaster as lm
 from loadmaster.errors import LoadmasterError
@@ -71,8 +71,8 @@ def judged(path: Path, write_back: bool) -> Row:
     judge, kinds = JUDGES[path.suffix]
     try:
         facts = judge(path)
-    except (NotRun, ModuleNotFoundError) as error:
-        facts, reason = None, str(error)
+    except Exception as error:  # runtimes refuse in many ways
+        facts, reason = None, str(error).splitlines()[0]
     model = str(path) + ("#" + ",".join(f"{k}={v}" for k, v in facts.settings.items()) if facts else "").rstrip("#")
     try:
         graph = lm.load(model, assume=True)
@@ -133,6 +133,7 @@ def main() -> int:
     for path in files_in(asked.folder):
         if asked.only in path.name:
             rows.append(judged(path, asked.write_back))
+            rows[-1].name = str(path.relative_to(asked.folder))
             print(rows[-1].line(), flush=True)
     head = ["file", "verdict", "MFLOP", "true", "weights, MB", "true", "shapes", "unlike", "written back"]
     lines = [f"| {' | '.join(head)} |", "|---|---|--:|--:|--:|--:|--:|--:|---|", *(row.line() for row in rows)]

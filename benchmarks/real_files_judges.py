@@ -78,7 +78,8 @@ def judge_onnx(path: Path) -> Facts:
     if find_spec("onnxruntime") is None:
         return _judge_by_reference(proto)
     session, facts = _run_onnx(path)
-    tops = {node.name for node in proto.graph.node}
+    tops, filled = {node.name for node in proto.graph.node}, 0
+    bodies = any(attribute.HasField("g") for node in proto.graph.node for attribute in node.attribute)
     for event in json.loads(Path(session.end_profiling()).read_text()):
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
             name, args = event["name"].removesuffix("_kernel_time"), event["args"]
@@ -86,10 +87,12 @@ def judge_onnx(path: Path) -> Facts:
             counted = onnx_products(args["op_name"], reads, made)
             if name in tops:
                 facts.shapes[name] = made[0] if made else ()
-            elif not counted and args["op_name"] not in _MOVES:  # in a body, of which loadmaster has one sum
+            elif bodies and not counted and args["op_name"] not in _MOVES:  # loadmaster has one sum of a body
                 counted = max(map(math.prod, [*reads, *made]), default=0)
+            filled += int(args["output_size"]) if args["op_name"] == "ConstantOfShape" else 0
             facts.products += counted
-    facts.weight_bytes, facts.folded_bytes = _onnx_weights(proto.graph), _onnx_weights(_folded(path))
+    facts.weight_bytes = _onnx_weights(proto.graph)
+    facts.folded_bytes = max(_onnx_weights(_folded(path)), facts.weight_bytes + filled)
     return facts
 
 
