@@ -19,7 +19,7 @@ from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.importers.open_sizes import close
 from loadmaster.importers.reading import read_bytes, stem_of
 from loadmaster.importers.tensorflow.tflite_cost import cost_of
-from loadmaster.importers.tensorflow.tflite_model import OPERATORS, Dims, Operator, TfliteModel
+from loadmaster.importers.tensorflow.tflite_model import OPERATORS, Dims, Operator, Tensor, TfliteModel
 from loadmaster.importers.tensorflow.tflite_rules import Sized
 from loadmaster.importers.tensorflow.tflite_schema import KEEP_ORDER, OPS
 from loadmaster.importers.tensorflow.tflite_sizes import sizes_of
@@ -97,6 +97,8 @@ def _add_op(builder: GraphBuilder, op: Operator, sized: Sized, index: list[int],
     cost = cost_of(op, sized)
     known = all(sized.known[tensor] for tensor in (*op.reads, *op.makes))
     reads, makes = [index[tensor] for tensor in op.reads], [index[tensor] for tensor in op.makes]
+    for tensor in _weights_in(sized.bodies.get(op.number, [])).values():
+        reads.append(builder.tensor(tensor.constant_bytes, "weight", name=f"{op.number}:{tensor.name}"))
     builder.op(
         f"{op.number}:{op.kind}",
         op.kind,
@@ -109,6 +111,16 @@ def _add_op(builder: GraphBuilder, op: Operator, sized: Sized, index: list[int],
         after=after,
         assumed="" if known and cost.known else "sizes" if not known else "arithmetic",
     )
+
+
+def _weights_in(bodies: list[Sized]) -> dict[int, Tensor]:
+    """What the bodies of an op hold, by buffer: two that share one have it once."""
+    found: dict[int, Tensor] = {}
+    for body in bodies:
+        found |= {tensor.buffer: tensor for tensor in body.part.tensors if tensor.is_constant}
+        for inner in body.bodies.values():
+            found |= _weights_in(inner)
+    return found
 
 
 def _order(graph: Graph, plan: Plan) -> list[int]:

@@ -231,6 +231,7 @@ def test_bodies_of_a_branch_and_a_loop_count(tmp_path: Path) -> None:
         g = load(path, assume=True)
         assert list(g.flops) == [flops] and list(g.assumed.values()) == ["arithmetic"]
         assert g.bytes_moved[0] >= 4 * (8 * 8 + 2 * 4 * 8)
+        assert int(g.nbytes[g.role == WEIGHT].sum()) == 4 * 8 * 8
         again = graph_from_json(graph_to_json(g))
         assert again.digest == g.digest and again.assumed == g.assumed
 
