@@ -298,7 +298,7 @@ def _costs(problem: lm.Problem) -> Measured:
 def _shipped(name: str) -> Path:
     from importlib import resources
 
-    return Path(str(resources.files("loadmaster.learn").joinpath("weights", f"{name}.safetensors")))
+    return Path(str(resources.files("loadmaster.papers").joinpath("weights", f"{name}.safetensors")))
 
 
 def _onnx_bytes() -> bytes | None:

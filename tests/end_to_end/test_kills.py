@@ -1,4 +1,4 @@
-"""A few of the kills of `make kills`; workers that train end with their parent; what a full disk says."""
+"""A few of the kills of `make kills`; workers end with their parent; what a full disk says."""
 
 from __future__ import annotations
 
@@ -20,12 +20,10 @@ def test_nothing_is_lost_in_ten_kills(tmp_path: Path) -> None:
 
 
 PARENT = """
-import multiprocessing, sys, time
-from concurrent.futures import ProcessPoolExecutor
-from loadmaster.learn.examples import alone
-import os
-pool = ProcessPoolExecutor(2, multiprocessing.get_context("fork"), alone)
-print(*{pool.submit(os.getpid).result() for _ in range(20)}, flush=True)
+import time
+from loadmaster.search import workers
+list(workers.in_order(abs, [1, 2], processes=2))
+print(*workers._POOLS[2]._processes, flush=True)
 time.sleep(60)
 """
 
@@ -44,17 +42,17 @@ def test_workers_end_with_their_parent() -> None:
     assert not any(_lives(worker) for worker in workers)
 
 
-def test_an_interrupt_does_not_wait_for_workers() -> None:
-    """What they had begun has no result, and they are gone."""
-    from loadmaster.learn.examples import crew
+def test_who_gives_up_does_not_wait_for_workers() -> None:
+    from loadmaster.search import workers
 
-    begun = []
-    with pytest.raises(KeyboardInterrupt), crew(2) as pool:
-        workers = {pool.submit(os.getpid).result() for _ in range(20)}
-        begun = [pool.submit(time.sleep, 30) for _ in range(4)]
-        raise KeyboardInterrupt
-    assert all(future.cancelled() or future.exception() is not None for future in begun)
-    assert not any(_lives(worker) for worker in workers)
+    sleeping = workers.in_order(time.sleep, [0, 30, 30], processes=2)
+    next(sleeping)
+    begun = list(workers._POOLS[2]._processes)
+    sleeping.close()
+    late = time.monotonic() + 20
+    while any(_lives(worker) for worker in begun) and time.monotonic() < late:
+        time.sleep(0.05)
+    assert begun and not any(_lives(worker) for worker in begun)
 
 
 def _lives(pid: int) -> bool:

@@ -189,7 +189,7 @@ def _short_script(words: list[str]) -> list[str]:
     return words
 
 
-FEW = {"warm": 4, "generated": 2, "elite_simulations": 40, "fit_steps": 2, "steps": 1, "graphs": 2, "samples": 2}
+FEW = {"steps": 1, "graphs": 2, "samples": 2}
 FEW |= {
     "evaluations": 40,
     "simulations": 40,

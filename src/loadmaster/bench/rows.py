@@ -74,8 +74,8 @@ def _corpus_path(given: Path | None) -> Path:
     folder = Path(os.environ.get("LOADMASTER_SHARED", "../shared"))
     path = folder / "corpus" / "valid.jsonl.xz"
     if not path.is_file():
-        fix = "give --corpus FILE, or run the suite 'synthetic', which needs none"
-        raise UnreadableFile("there is no corpus of graphs at hand", "LOADMASTER_SHARED", fix)
+        fix = "make one: 'loadmaster lab corpus graphs', then --corpus graphs/valid.jsonl.xz; 'synthetic' needs none"
+        raise UnreadableFile("there is no corpus of graphs here", "--corpus", fix)
     return path
 
 

@@ -146,7 +146,9 @@ def train(
     corpus: Annotated[
         str,
         typer.Option(
-            "--corpus", metavar="FILE", help="Graphs to learn from, one a line. [default for go: zoo,generated]"
+            "--corpus",
+            metavar="FILE",
+            help="Graphs to learn from, one a line. [default for go, regal, gas: zoo,generated]",
         ),
     ] = "",
     valid: Annotated[
@@ -161,14 +163,14 @@ def train(
     workers: Annotated[
         int | None, typer.Option("--workers", min=0, help="Processes that simulate; 0: one per core. [default: 0]")
     ] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Of the network.")] = "auto",
-    ray: Ray = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"] | None, typer.Option("--device", help="Of the network. [default: auto]")
+    ] = None,
     seed: Seed = 0,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train a policy: imitation of long searches where it has that, then reinforcement; or keep the plans of long
-    searches. Needs torch."""
+    """Train a policy by what its plans are worth in the simulator, or keep the plans of long searches. Needs torch."""
     try:
         from loadmaster.papers import training
     except ModuleNotFoundError as error:
@@ -176,7 +178,7 @@ def train(
     if out.exists() and not out.is_dir():
         raise UnreadableFile(f"'{out}' is not a folder", "--out", "give a folder, new or of an earlier run")
     given = dict(_named(text) for text in settings or ())
-    named = {"minutes": minutes, "workers": workers, "valid": valid, "seed": seed, "device": device, "ray": ray}
+    named = {"minutes": minutes, "workers": workers, "valid": valid, "seed": seed, "device": device}
     given |= {name: str(value) for name, value in named.items() if value is not None}
     chosen = training.make_settings(policy, {**given, "corpus": corpus, "out": str(out)})
     with redirect_stdout(sys.stderr):  # progress; the answer alone goes to stdout

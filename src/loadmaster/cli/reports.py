@@ -14,7 +14,7 @@ from loadmaster.cli import splits, stages, words
 from loadmaster.cli.guarding import print_json
 from loadmaster.cli.options import OBJECTIVES, Debug, Json, MemoryLimit, Trace, Verbose, known_objective
 from loadmaster.cli.options import Report as ReportFile
-from loadmaster.errors import InvalidSetting, LoadmasterError, printable
+from loadmaster.errors import InvalidSetting, LoadmasterError, MissingExtra, printable
 
 if TYPE_CHECKING:
     from loadmaster.cluster import Cluster
@@ -51,7 +51,7 @@ OfPolicy = Annotated[
     typer.Option(
         "--policy",
         metavar="NAME",
-        help="Also show why a learned policy decides: regal, gas, go, placeto, hdp, rnn or a file.",
+        help="Also show why a learned policy decides: regal, gas, go, placeto, hdp or rnn.",
     ),
 ]
 
@@ -79,7 +79,7 @@ def explain(
     check_targets(report, trace, save)
     problem, saved, others = read_plan(plan, model, on or [], objective, words.size_of(memory_limit))
     result = _as_result(problem, saved, plan)
-    said = {} if policy is None else {"policy": _summary_of(problem, saved, policy)}
+    said = {} if policy is None else {"policy": _summary_of(problem, policy)}
     with stages.status("trying alternatives"):
         found = explained(result, others, seconds=seconds, saved=str(plan))
     write_files(result, [], report, trace, found)
@@ -159,19 +159,15 @@ def plot(
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="A .png, .svg or .pdf file.")],
     what: Annotated[
-        Literal["timeline", "memory", "pipeline", "policy"],
-        typer.Option(
-            "--what",
-            help="What to draw of a plan; pipeline shows bubbles, policy a learned policy's prediction.",
-        ),
+        Literal["timeline", "memory", "pipeline"],
+        typer.Option("--what", help="What to draw of a plan; pipeline shows bubbles."),
     ] = "timeline",
-    policy: OfPolicy = "regal",
     model: OfModel = None,
     on: Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="The cluster of the plan.")] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Draw a figure: the timeline or memory of a plan, a learned policy's prediction, or bars of comparisons."""
+    """Draw a figure: timeline or memory of a plan, or bars of comparisons."""
     from loadmaster.files.text import read_json
     from loadmaster.report.plot import plot_methods
 
@@ -183,34 +179,26 @@ def plot(
         raise InvalidSetting("several plans in one figure", ", ".join(map(str, files)), "plot them one by one")
     else:
         problem, saved, _ = read_plan(files[0], model, [on] if on else [], None, None)
-        _plot_plan(out, problem, saved, what, policy or "regal")
+        _plot_plan(out, problem, saved, what)
     print(json_text.dumps({"file": str(out)}, indent=2) if json else f"figure written to {out}")
 
 
-def _plot_plan(out: Path, problem: Problem, saved: Plan, what: str, policy: str) -> None:
+def _plot_plan(out: Path, problem: Problem, saved: Plan, what: str) -> None:
     from loadmaster.report.drawing import plot_memory, plot_pipeline, plot_timeline
     from loadmaster.report.schedule import Schedule
     from loadmaster.simulator import simulate
 
-    if what == "policy":
-        from loadmaster.report.policy import plot_policy
-
-        plot_policy(out, _summary_of(problem, saved, policy))
-        return
     draw = {"timeline": plot_timeline, "memory": plot_memory, "pipeline": plot_pipeline}[what]
     draw(out, Schedule.of(problem, saved, simulate(problem, saved)))
 
 
-def _summary_of(problem: Problem, saved: Plan, policy: str) -> dict[str, Any]:
-    if policy in ("go", "placeto", "hdp", "rnn"):
+def _summary_of(problem: Problem, policy: str) -> dict[str, Any]:
+    try:
         from loadmaster.papers.explaining import explain_policy
-
-        with stages.status(f"asking {policy}"):
-            return explain_policy(problem, policy)
-    from loadmaster.learn.regal2020.summary import summarise_policy
-
-    with stages.status(f"reading {policy}"):
-        return summarise_policy(problem, policy, saved).to_json()
+    except ModuleNotFoundError as error:
+        raise MissingExtra.of(str(error.name or "torch"), "torch", "a learned policy") from error
+    with stages.status(f"asking {policy}"):
+        return explain_policy(problem, policy)
 
 
 def read_plan(

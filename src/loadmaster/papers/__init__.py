@@ -5,6 +5,7 @@
 | `mirhoseini2017` | Device Placement Optimization with Reinforcement Learning, arXiv 1706.04972 |
 | `hdp2018` | A Hierarchical Model for Device Placement, ICLR 2018 |
 | `placeto2019` | Placeto: Learning Generalizable Device Placement Algorithms, arXiv 1906.08879 |
+| `regal2020` | REGAL: Transfer Learning for Fast Optimization of Computation Graphs, arXiv 1905.02494 |
 | `go2020` | Transferable Graph Optimizers for ML Compilers, arXiv 2010.12438 |
 
 `methods` has the settings of each method; `optimize` there opens the paper's file. Shared: `environment` (the simulator
@@ -14,9 +15,9 @@ plans), `controls` (policies that read nothing), `training`, `weights` and `adam
 
 # policy -> module that has its SETTINGS and train(settings)
 TRAINERS = {
-    "regal": "loadmaster.learn.regal2020.training",
-    "gas": "loadmaster.learn.regal2020.training",
+    "regal": "loadmaster.papers.regal2020",
+    "gas": "loadmaster.papers.regal2020",
     "go": "loadmaster.papers.go2020_training",
     "placeto": "loadmaster.papers.placeto2019",
-    "plans": "loadmaster.learn.plans",
+    "plans": "loadmaster.methods.experience.collecting",
 }

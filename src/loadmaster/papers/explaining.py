@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from loadmaster.errors import UnknownName
 from loadmaster.graph.columns import Bools, Ints, ints
+from loadmaster.papers.features import features_of
 from loadmaster.papers.grouped import KINDS, SHAPES, edges_of, groups_of
-from loadmaster.papers.methods import Go, Hdp, Placeto, Rnn
+from loadmaster.papers.methods import Go, Hdp, Placeto, Regal, Rnn
 from loadmaster.papers.mirhoseini2017 import Placer
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
 
-POLICIES = ("go", "placeto", "hdp", "rnn")
 LEARNING = 400  # simulations that rnn and hdp learn from, since they have no weights to load
 ASKED = 16  # groups, the longest first
 DONORS = 3  # groups elsewhere whose features must move the decision, besides the one of the test
@@ -69,6 +71,8 @@ class MovedDecision:
 
 def explain_policy(problem: Problem, name: str, seed: int = 0) -> dict[str, Any]:
     """What a policy decides on a problem and why; `tested` counts answers, `held` those that a change bore out."""
+    if name not in _READERS:
+        raise UnknownName.among("policy", name, list(_READERS))
     with torch.no_grad():
         read = _READERS[name](problem, seed)
         reasons = list(_reasons(problem, read, np.random.default_rng(seed)))
@@ -125,9 +129,9 @@ def _beside(edges: Bools, group: int) -> Ints:
 
 # ---------------------------------------------------------------- how each policy is read
 
-_GO_OPS = {"bytes and time": slice(0, 16), "readers and inputs": slice(16, 18), "critical path": slice(18, 21),
+_OPS = {"bytes and time": slice(0, 16), "readers and inputs": slice(16, 18), "critical path": slice(18, 21),
            "place in the program": slice(21, 42), "kind of work": slice(42, 46), "module": slice(46, 51)}  # fmt: skip
-_GO_PAIRS = {"time on each device": slice(0, 2), "place in the program": slice(2, None)}
+_PAIRS = {"time on each device": slice(0, 2), "place in the program": slice(2, None)}
 NEIGHBOURS, PLACED, PLACE = "features of its neighbours", "devices of its neighbours", "place in the graph"
 FIRST, ORDER = "where the first pass put everything", "order of the devices"
 SEQUENCE, BEFORE = "groups beside it in the sequence", "devices given before"
@@ -149,10 +153,10 @@ def _read_go(problem: Problem, seed: int) -> ReadPolicy:
 
     def changed(group: int, kinds: frozenset[str], donor: int) -> GoGraph:
         ops, pairs, beside = graph.ops.copy(), graph.pairs.copy(), _beside(edges, group)
-        for kind in kinds & _GO_OPS.keys():
-            ops[group, _GO_OPS[kind]] = graph.ops[donor, _GO_OPS[kind]]
-        for kind in kinds & _GO_PAIRS.keys():
-            pairs[group, :, _GO_PAIRS[kind]] = graph.pairs[donor, :, _GO_PAIRS[kind]]
+        for kind in kinds & _OPS.keys():
+            ops[group, _OPS[kind]] = graph.ops[donor, _OPS[kind]]
+        for kind in kinds & _PAIRS.keys():
+            pairs[group, :, _PAIRS[kind]] = graph.pairs[donor, :, _PAIRS[kind]]
         if NEIGHBOURS in kinds:
             ops[beside], pairs[beside] = graph.ops[donor], graph.pairs[donor]
         if ORDER not in kinds:
@@ -183,8 +187,33 @@ def _read_go(problem: Problem, seed: int) -> ReadPolicy:
         found = network.decide(batch, network.embed(batch), devices, last, noise)
         return np.asarray(found.chance[:, 1, group].view(many, devices).numpy())
 
-    kinds = tuple(dict.fromkeys((*_GO_OPS, *_GO_PAIRS, NEIGHBOURS, PLACED, FIRST, ORDER)))
+    kinds = tuple(dict.fromkeys((*_OPS, *_PAIRS, NEIGHBOURS, PLACED, FIRST, ORDER)))
     return ReadPolicy(graph.label, device, kinds, scores)
+
+
+def _read_regal(problem: Problem, seed: int, regal: Regal) -> ReadPolicy:
+    """Op by op: the device whose affinity has the highest mean."""
+    from loadmaster.papers import regal2020
+
+    features, label = features_of(problem), ints(np.arange(problem.num_ops))
+    graph, network = regal2020.read_problem(features), regal2020.load_network(regal, seed)
+    edges = edges_of(problem, label)
+
+    def score(op: int, kinds: frozenset[str], donor: int) -> NDArray[np.floating]:
+        ops, pairs, beside = graph.ops.clone(), graph.pairs.clone(), torch.from_numpy(_beside(edges, op).copy())
+        for kind in kinds & _OPS.keys():
+            ops[op, _OPS[kind]] = graph.ops[donor, _OPS[kind]]
+        for kind in kinds & _PAIRS.keys():
+            pairs[op, :, _PAIRS[kind]] = graph.pairs[donor, :, _PAIRS[kind]]
+        if NEIGHBOURS in kinds:
+            ops[beside], pairs[beside] = graph.ops[donor], graph.pairs[donor]
+        return np.asarray(network(replace(graph, ops=ops, pairs=pairs)).pairs[op, :, 0].numpy())
+
+    def scores(op: int, changes: list[Change]) -> NDArray[np.floating]:
+        return np.stack([score(op, *change) for change in changes])
+
+    device = ints(network(graph).pairs[:, :, 0].argmax(dim=1).numpy())
+    return ReadPolicy(label, device, tuple(dict.fromkeys((*_OPS, *_PAIRS, NEIGHBOURS))), scores)
 
 
 def _read_placeto(problem: Problem, seed: int) -> ReadPolicy:
@@ -268,4 +297,11 @@ def _read_placer(label: Ints, placer: Placer, vectors: Tensor, able: Tensor) -> 
     return ReadPolicy(label, ints(device[0].numpy()), (*names, SEQUENCE, BEFORE), scores)
 
 
-_READERS = {"go": _read_go, "placeto": _read_placeto, "hdp": _read_hdp, "rnn": _read_rnn}
+_READERS: dict[str, Callable[[Problem, int], ReadPolicy]] = {
+    "regal": partial(_read_regal, regal=Regal()),
+    "gas": partial(_read_regal, regal=Regal(network="sequence")),
+    "go": _read_go,
+    "placeto": _read_placeto,
+    "hdp": _read_hdp,
+    "rnn": _read_rnn,
+}

@@ -213,6 +213,38 @@ class Go:
         return learned(self, search, alone="fusion" in self.wanted)
 
 
+@dataclass(frozen=True)
+class Regal:
+    """REGAL (Paliwal et al. 2020, arXiv 1905.02494): a graph network reads the graph once and gives, op by op, the mean
+    and variance of the distributions that BRKGA draws its genes from, and how often they come from the elite parent.
+
+    `gas` is the paper's control that reads the ops as a sequence. Untrained (checkpoint=none) it is plain BRKGA.
+    Differs from the paper: told at the top of `papers.regal2020`.
+
+    Attributes:
+        checkpoint: a .safetensors file; empty: the shipped weights; none: untrained.
+        network: graph, or sequence: the ops in program order.
+        actions: policy, or random: every level as likely, a control.
+        evaluations: simulations, at most.
+        population: chromosomes of a generation; as many as evaluations: draws of the policy alone.
+    """
+
+    PAPER: ClassVar = "regal2020"
+    COUNTS: ClassVar = ("evaluations", "population")
+
+    checkpoint: str = ""
+    network: Literal["graph", "sequence"] = "graph"
+    actions: Literal["policy", "random"] = "policy"
+    evaluations: int = 5_000
+    population: int = 100
+
+    def __post_init__(self) -> None:
+        check_counts(self, "regal")
+
+    def optimize(self, search: Search) -> Plan:
+        return learned(self, search)
+
+
 def check_counts(settings: Any, name: str) -> None:
     for count in settings.COUNTS:
         if getattr(settings, count) < 1:

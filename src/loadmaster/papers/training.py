@@ -38,7 +38,6 @@ class TrainingSettings:
     Attributes:
         valid: graphs to choose the checkpoint by; none: some of the corpus are kept apart.
         workers: processes for simulations; 0: one per core.
-        ray: address of a Ray cluster that simulates instead, or auto.
     """
 
     CORPUS: ClassVar[str] = ""  # where none is given
@@ -49,7 +48,6 @@ class TrainingSettings:
     policy: str = ""
     seed: int = 0
     workers: int = 0
-    ray: str = ""
     device: str = "auto"
     minutes: float | None = None
     save_seconds: float = 30.0
@@ -63,11 +61,6 @@ class TrainingSettings:
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return torch.device(self.device)
-
-    @property
-    def window(self) -> int:
-        """How many jobs may be under way at once."""
-        return 3 * max(1, self.workers or os.cpu_count() or 1)
 
 
 class TrainingRun:
@@ -84,7 +77,6 @@ class TrainingRun:
         self.out, self.device = Path(settings.out), settings.torch_device
         self.network: Any = network.to(self.device)
         self.adam = torch.optim.Adam(self.network.parameters(), lr=rate)
-        self.average: nn.Module | None = None  # of the weights of late, where a run keeps one
         self.rows: list[dict[str, Any]] = []
         self.earlier = 0.0  # seconds of the sittings before this one
         self.saved = time.monotonic()
@@ -133,8 +125,6 @@ class TrainingRun:
         tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
         for index, held in self.adam.state_dict()["state"].items():
             tensors |= {f"adam.{index}.{name}": torch.as_tensor(value) for name, value in held.items()}
-        if self.average is not None:
-            tensors |= {f"average.{name}": tensor for name, tensor in self.average.state_dict().items()}
         write_tensors(self.checkpoint, tensors, {"run": {"state": asdict(self.state), "rows": self.rows}})
         with writing(self.out / "curves.csv") as part, part.open("w", newline="") as file:
             writer = csv.DictWriter(file, self.columns)
@@ -158,8 +148,6 @@ class TrainingRun:
 
     def _go_on(self, known: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         self.network.load_state_dict(_under("network.", tensors))
-        if self.average is not None:
-            self.average.load_state_dict(_under("average.", tensors))
         held: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             if name.startswith("adam."):
@@ -175,15 +163,14 @@ class TrainingRun:
 
     def export(self, known: Mapping[str, Any]) -> None:
         """The weights to ship, with what is needed to build their network again."""
-        shipped = self.network if self.average is None else self.average
-        tensors = {f"network.{name}": tensor for name, tensor in shipped.state_dict().items()}
+        tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
         write_tensors(self.weights, tensors, {"policy": known})
 
     def card(self, **facts: Any) -> None:
         """card.json: how the weights came about."""
         on_gpu = self.device.type == "cuda"
         hardware = torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine()
-        given = {k: v for k, v in asdict(self.settings).items() if k not in ("corpus", "valid", "out", "ray")}
+        given = {k: v for k, v in asdict(self.settings).items() if k not in ("corpus", "valid", "out")}
         card = {
             "policy": self.settings.policy,
             "settings": given,

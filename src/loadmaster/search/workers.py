@@ -140,10 +140,11 @@ def _end(pool: ProcessPoolExecutor) -> None:
 def end_with_parent() -> None:
     """A worker whose parent was killed would wait for work for ever: the kernel ends it where it can (Linux), and a
     thread that looks at the parent does elsewhere."""
-    parent = os.getppid()
+    begun_by = multiprocessing.parent_process()
+    parent = os.getppid() if begun_by is None else begun_by.pid
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died in between
+        if os.getppid() != parent:  # it died before
             os._exit(1)
         return
 

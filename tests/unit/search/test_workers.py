@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -21,7 +20,6 @@ from loadmaster.bench.rows import SuiteRow
 from loadmaster.bench.run import Order, run
 from loadmaster.bench.suite import Allowance, Suite
 from loadmaster.cluster import Cluster
-from loadmaster.files import graph_to_json
 from loadmaster.methods.islands import Islands
 from loadmaster.search.workers import connect, in_order
 from loadmaster.zoo.synthetic import generate
@@ -98,23 +96,6 @@ def test_rows_of_a_benchmark_on_a_cluster_are_kept_once(cluster: Any, tmp_path: 
         kept[name] = [(record.key, record.value, record.simulations) for record in RunLedger(tmp_path / name).records]
     assert kept["here"] == kept["there"]
     assert len((tmp_path / "there").read_text().splitlines()) == len(kept["there"]) > 0
-
-
-def test_training_on_a_cluster_gives_the_weights_of_one_machine(cluster: Any, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    from loadmaster.learn.regal2020.settings import RegalSettings
-    from loadmaster.learn.regal2020.training import train
-
-    rows = [{**graph_to_json(graph), "mode": "training"} for graph in generate("layered", 4, 0, (45, 50))]
-    (tmp_path / "graphs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tiny = {"warm": 2, "elite_simulations": 40, "fit_steps": 2, "steps": 2, "graphs": 2, "samples": 2, "generated": 0}
-    tiny |= {"evaluations": 20, "valid_graphs": 1, "valid_evaluations": 20, "workers": 1, "policy": "regal"}
-    found = []
-    for name, address in (("here", ""), ("there", cluster.address)):
-        corpus = str(tmp_path / "graphs.jsonl")
-        settings = RegalSettings(corpus, str(tmp_path / name), valid=corpus, device="cpu", ray=address, **tiny)  # type: ignore[arg-type]
-        found.append(train(settings).read_bytes())
-    assert found[0] == found[1]
 
 
 class _Same:

@@ -12,10 +12,10 @@ pytest.importorskip("torch")
 
 from loadmaster import Budget
 from loadmaster.errors import LoadmasterError
-from loadmaster.learn.regal2020.training import RegalSettings
 from loadmaster.papers.environment import Measurements, Simulated, reward
 from loadmaster.papers.go2020_training import GoTrainingSettings
-from loadmaster.papers.methods import Go
+from loadmaster.papers.methods import Go, Regal
+from loadmaster.papers.regal2020 import RegalTrainingSettings
 from loadmaster.search import Search
 from tests.problems import problem_of
 
@@ -28,13 +28,9 @@ FILES: dict[str, Any] = {"corpus": "graphs", "out": "here"}
         (GoTrainingSettings, {"samples": 2}, {"samples": 1}),
         (GoTrainingSettings, {"tasks": " placement , fusion"}, {"tasks": " , "}),
         (GoTrainingSettings, {"tasks": "schedule"}, {"tasks": "placement,nothing"}),
-        (RegalSettings, {"samples": 2}, {"samples": 1}),
-        (RegalSettings, {"folds": 2, "fold": 1}, {"folds": 2, "fold": 2}),
-        (RegalSettings, {"folds": 2, "fold": 0}, {"folds": 2, "fold": -1}),
-        (RegalSettings, {"folds": 0, "fold": 0}, {"folds": 1, "fold": 0}),
-        (RegalSettings, {"network": "graph"}, {"network": "other"}),
-        (RegalSettings, {"folds": 0}, {"folds": -1}),
-        (RegalSettings, {"folds": 0, "fold": 0}, {"folds": 0, "fold": 1}),
+        (RegalTrainingSettings, {"samples": 2}, {"samples": 1}),
+        (RegalTrainingSettings, {"reads": "nothing"}, {"reads": "other"}),
+        (RegalTrainingSettings, {"says": "graph"}, {"says": "device"}),
     ],
 )
 def test_settings(kind: Any, good: dict[str, Any], bad: dict[str, Any]) -> None:
@@ -50,6 +46,7 @@ def test_settings(kind: Any, good: dict[str, Any], bad: dict[str, Any]) -> None:
         (Go(), {"rollouts": 2}, {"rollouts": 1}),
         (Go(), {"groups": 1}, {"groups": 0}),
         (Go(), {"tasks": "[placement]"}, {"tasks": "[]"}),
+        (Regal(), {"population": 1}, {"population": 0}),
     ],
 )
 def test_methods(method: Any, good: dict[str, Any], bad: dict[str, Any]) -> None:
