@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from loadmaster.baselines.simple import legal
 from loadmaster.graph.columns import Ints, ints, rows_of
-from loadmaster.passes.groups import group_ops, mirrored_position, scope_slots, turning_point
+from loadmaster.passes.groups import group_ops, mirrored_order, scope_slots, turning_point
 from loadmaster.problem import CANNOT, Problem
 
 STACK = re.compile(r"\d.*", re.DOTALL)  # what is left of a module's name without this is the stack it belongs to
@@ -28,7 +28,7 @@ def cuts(problem: Problem) -> list[Ints]:
     if problem.num_devices == 1:
         return []
     graph = problem.graph
-    order = np.lexsort((np.arange(problem.num_ops), mirrored_position(problem)))
+    order = mirrored_order(problem)
     made = np.zeros(problem.num_ops, np.int64)
     np.add.at(made, graph.producer[graph.is_made], graph.nbytes[graph.is_made])
     placements = []
@@ -48,7 +48,7 @@ def cut_by_held(problem: Problem, ways: Sequence[tuple[float, float]]) -> list[I
     to the first device; and the first device has so much less than its share, the last one more. What else is alive for
     a moment decides which of them is best."""
     held, devices = held_bytes(problem), problem.num_devices
-    order = np.lexsort((np.arange(problem.num_ops), mirrored_position(problem)))
+    order = mirrored_order(problem)
     done = (np.cumsum(held[order]) - held[order] / 2) / max(1.0, float(held.sum())) * (1 - 1e-9)  # the last is under 1
     device, placements = np.empty(problem.num_ops, np.int64), []
     for turn, tilt in ways:

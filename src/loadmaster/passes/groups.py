@@ -1,14 +1,11 @@
-"""Groups of ops that belong together, for all methods that move, place or learn on groups.
+"""Groups of ops that belong together, for methods that place or learn on groups.
 
-Two needs. A search that moves sets of ops wants many overlapping sets (`grouping`): modules of every depth, readers of
-one weight, chains. A method that decides once per group wants a partition into at most so many (`group_ops`), by one of
-five rules. Both know the mirror of a training step: a backward op belongs where its forward op is, and finds its
-position by the earliest forward op that it works on.
+A partition into at most so many (`group_ops`), by one of five rules. They know the mirror of a training step: a
+backward op belongs where its forward op is, and finds its position by the earliest forward op that it works on.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, get_args
 
@@ -18,43 +15,13 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from loadmaster.errors import UnknownName
-from loadmaster.graph.columns import Ints, from_pairs, ints, positions, ragged, rows_of
+from loadmaster.graph.columns import Ints, ints, positions, rows_of
 from loadmaster.passes import joining
 from loadmaster.problem import Problem
 from loadmaster.problem.remembering import LastFew
 
-HEAVY_GROUPS = (24, 96, 384)  # groups that share heavy tensors and move as one, for peak memory
 _MIRRORED: LastFew[Ints] = LastFew("mirrored", 1)  # many rules ask for them
 _CHAINS: LastFew[Ints] = LastFew("chains", 1)
-
-
-@dataclass(frozen=True, eq=False)
-class Grouping:
-    """Several ways to cut one problem into sets of ops, all in the same two columns.
-
-    Attributes:
-        start: [groups + 1]
-        ops: group g is ops[start[g]:start[g + 1]]; an op may be in many groups.
-        mirror: [ops] position in the forward pass; a backward op has that of the forward op it belongs to.
-        by_mirror: [ops] ops in order of mirror, then of index.
-    """
-
-    start: Ints  # [groups + 1]
-    ops: Ints
-    mirror: Ints  # [ops]
-    by_mirror: Ints  # [ops]
-
-
-def grouping(problem: Problem) -> Grouping:
-    """Scopes of every depth, readers of one weight, chains with single readers; for memory, ops that share heavy
-    tensors; and the mirrored positions."""
-    mirror = mirrored_position(problem)
-    groups = [*scope_groups(problem), *weight_groups(problem), *chain_groups(problem)]
-    if problem.objective.of_memory:
-        groups += [group for most in HEAVY_GROUPS for group in sets_of(group_ops(problem, most))]
-    unique = {tuple(group) for group in groups if 1 < len(group) < problem.num_ops}
-    start, ops = ragged(sorted(unique))
-    return Grouping(start, ops, mirror, ints(np.lexsort((np.arange(problem.num_ops), mirror))))
 
 
 def mirrored_position(problem: Problem) -> Ints:
@@ -63,6 +30,11 @@ def mirrored_position(problem: Problem) -> Ints:
     The turning point is where the most bytes are alive in program order: a training step saves until its loss.
     """
     return _MIRRORED.of(problem, None, lambda: _mirrored(problem))
+
+
+def mirrored_order(problem: Problem) -> Ints:
+    """Ops by mirrored position, then by index: a backward op beside its forward op."""
+    return ints(np.lexsort((np.arange(problem.num_ops), mirrored_position(problem))))
 
 
 def _mirrored(problem: Problem) -> Ints:
@@ -103,34 +75,6 @@ def scope_slots(problem: Problem) -> Ints:
     for op in reversed(range(problem.num_ops)):
         slot[op] = after = slot[op] if slot[op] >= 0 else after
     return ints(slot)
-
-
-def scope_groups(problem: Problem) -> list[list[int]]:
-    """Ops under each module path, whole and in part."""
-    own: dict[str, list[int]] = {}
-    for op, scope in enumerate(problem.graph.scope):
-        own.setdefault(scope, []).append(op)
-    groups: dict[str, list[int]] = {}
-    for scope, ops in own.items():
-        parts = scope.split(".") if scope else []
-        for depth in range(1, len(parts) + 1):
-            groups.setdefault(".".join(parts[:depth]), []).extend(ops)
-    return [sorted(ops) for ops in groups.values()]
-
-
-def weight_groups(problem: Problem) -> list[list[int]]:
-    """Readers of each resident tensor, with the op that updates it."""
-    graph = problem.graph
-    kept, updated = problem.resident[graph.reads], np.flatnonzero(problem.resident & problem.is_updated)
-    tensor = np.concatenate([graph.reads[kept], updated])
-    op = np.concatenate([rows_of(graph.read_start)[kept], problem.updater[updated]])
-    start, members = (column.tolist() for column in from_pairs(ints(tensor), ints(op), graph.num_tensors))
-    return [members[low:high] for low, high in pairwise(start) if high - low > 1]
-
-
-def chain_groups(problem: Problem) -> list[list[int]]:
-    """Runs of ops in which each but the last has one reader: an op whose only reader is Y joins Y (Mirhoseini 2017)."""
-    return sets_of(join_single_readers(problem))
 
 
 def sets_of(label: Ints) -> list[list[int]]:
@@ -202,7 +146,7 @@ def _by_scope(problem: Problem, most: int) -> Ints:
 
 
 def _by_window(problem: Problem, most: int) -> Ints:
-    order = np.lexsort((np.arange(problem.num_ops), mirrored_position(problem)))
+    order = mirrored_order(problem)
     label = np.empty(problem.num_ops, np.int64)
     label[order] = _windows(problem.best_ns[order].astype(np.float64), most)
     return ints(label)

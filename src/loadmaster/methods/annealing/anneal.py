@@ -19,8 +19,8 @@ from loadmaster.search import Method, Search
 class Anneal:
     """Simulated annealing (Kirkpatrick, Gelatt and Vecchi, 1983) over placement and order.
 
-    Moves act on windows of the program with the backward ops that belong to them, on module scopes, on readers of one
-    weight and on single ops. A few chains walk side by side and go on from the better one.
+    Moves act on windows of the program with the backward ops that belong to them, on borders between devices and on
+    single ops. A few chains walk side by side and go on from the better one.
 
     Differs from the paper: starts from another method's plan, not from a random one; cools again and again, each
     time for longer and from the best plan so far, so that a larger budget goes on where a smaller one ends.

@@ -30,7 +30,6 @@ from loadmaster.methods.annealing.state import (
     terrain_of,
 )
 from loadmaster.passes import Coarse, coarsen
-from loadmaster.passes.groups import Grouping
 from loadmaster.plans import Plan
 from loadmaster.search import Score, Search
 from loadmaster.search.xorshift import seeded_by
@@ -66,16 +65,16 @@ class Chains:
         search: Search,
         coarse: Coarse,
         starts: Sequence[ChainStart],
-        groups: Grouping | None = None,
+        mirrored: bool = True,
         placing: bool = True,
         ordering: bool = True,
     ) -> None:
-        """One chain from each start. `coarse`: from the search's problem to the one that they walk on; `groups`: those
-        that moves may take, where they are not to be looked for; `placing`, `ordering`: what moves may change."""
+        """One chain from each start. `coarse`: from the search's problem to the one that they walk on; `mirrored`:
+        backward ops move with their forward ops; `placing`, `ordering`: what moves may change."""
         self.search, self.coarse = search, coarse
         self.problem = problem = coarse.problem
         self.layout = layout(problem)
-        self.terrain = terrain_of(problem, groups)
+        self.terrain = terrain_of(problem, mirrored)
         places, orders = placing and problem.num_devices > 1, ordering and problem.objective.of_order
         self.kinds = np.array([places if kind < SHIFT else orders for kind in range(KINDS)])
         self.scratch = [make_scratch(self.layout, self.terrain.goal.step_price > 0) for _ in starts]

@@ -1,8 +1,8 @@
 """Compiled: which ops a move is about, and where they are to go.
 
-Ops that belong together move together: a stretch of the mirrored order or of the program, a group (module, readers of a
-weight, chain), an op alone, or what lies on one side of a border
-between devices. An aimed set is about an op that the step waits for.
+Ops that belong together move together: a stretch of the mirrored order or of the program, an op alone, or what lies on
+one side of a border between devices. An aimed set is about an op that the step waits for. Modules and readers of a
+weight as sets of their own gain nothing: starts place those.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Ints, Ints32, Whole
 from loadmaster.methods.annealing.state import (
     BORDER,
-    SCOPE,
     SHIFT,
     SINGLE,
     TOP_RANK,
@@ -40,31 +39,14 @@ def draw_set(
 ) -> tuple[Whole, Whole]:
     """(how many ops are drawn, a device that suggests itself or ANYWHERE); the ops are in scratch.members. `aimed`: the
     seed is an op that the step waits for, and the set is about it."""
-    members, groups = scratch.members, len(terrain.group_start) - 1
+    members = scratch.members
     if kind == SINGLE:
         members[0] = seed
         other = next_to(layout, terrain, seed, state)
         return 1, np.int64(place[other]) if other >= 0 else np.int64(ANYWHERE)
     if kind == BORDER:
         return _border(terrain, place, members, seed, state)
-    grouped = kind == SCOPE or (kind == SHIFT and below(state, 2) == 0)
-    if aimed and terrain.within_start[seed] == terrain.within_start[seed + 1]:
-        grouped = False
-    if grouped and groups > 0:
-        return _group(terrain, members, seed, aimed, state), np.int64(ANYWHERE)
     return _window(terrain, place, scratch, kind, seed, aimed, state), np.int64(ANYWHERE)
-
-
-@compiled(_nrt=False)
-def _group(terrain: Terrain, members: Ints, seed: Whole, aimed: bool, state: RandomState) -> Whole:
-    """A group: any of them alike, or one that holds the seed."""
-    group = below(state, len(terrain.group_start) - 1)
-    if aimed:
-        first, last = terrain.within_start[seed], terrain.within_start[seed + 1]
-        group = terrain.group_at[terrain.within[first + below(state, last - first)]]
-    low, high = terrain.group_start[group], terrain.group_start[group + 1]
-    copy(terrain.group_ops, low, high, members)
-    return high - low  # type: ignore[no-any-return]
 
 
 @compiled(_nrt=False)

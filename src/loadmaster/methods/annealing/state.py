@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.compiled import Struct, compiled
-from loadmaster.graph.columns import Floats, Ints, Ints32, Whole, ints, inverse, rows_of
-from loadmaster.passes.groups import Grouping, grouping
+from loadmaster.graph.columns import Floats, Ints, Ints32, Whole, ints, inverse
+from loadmaster.passes.groups import mirrored_order
 from loadmaster.problem import Problem
 from loadmaster.problem.objective import Goal
 from loadmaster.search.budget import Score
@@ -19,9 +19,9 @@ from loadmaster.simulator import layout
 from loadmaster.simulator.quick import times_alone
 from loadmaster.simulator.state import NO_RECORD, Layout, Record, RunScratch, make_record, make_run_scratch
 
-# Kinds of moves. Place: a window of the program, a group, one op, ops beside a border between devices. Order: ranks of
-# a set shifted, all set by the critical path.
-WINDOW, SCOPE, SINGLE, BORDER, SHIFT, CRITICAL, KINDS = range(7)
+# Kinds of moves. Place: a window of the program, one op, ops beside a border between devices. Order: ranks of a set
+# shifted, all set by the critical path.
+WINDOW, SINGLE, BORDER, SHIFT, CRITICAL, KINDS = range(6)
 WAYS = 2 * 2  # of each kind: about any op or one that the step waits for; ranks kept or set anew by the critical path
 ARMS = KINDS * WAYS
 # Entries of Chain.counts: simulations so far, at how many the next look at what the step waits for is due, draws in a
@@ -42,8 +42,6 @@ class Terrain(Struct):
 
     Attributes:
         mirror_at: [ops] place in by_mirror.
-        within: positions of each op in group_ops.
-        group_at: [len(group_ops)] group of each position.
         goal: the objective, in numbers. Where a ns of the step has no price, tails are not kept up.
         quick: the step time decides, which the loop without memory tells sooner.
         always_fits: no plan can be too large.
@@ -54,13 +52,8 @@ class Terrain(Struct):
     producer: np.ndarray
     after_start: np.ndarray
     after: np.ndarray
-    group_start: np.ndarray
-    group_ops: np.ndarray
     by_mirror: np.ndarray
     mirror_at: np.ndarray  # [ops]
-    within_start: np.ndarray  # [ops + 1]
-    within: np.ndarray
-    group_at: np.ndarray  # [len(group_ops)]
     colocate: np.ndarray
     mate_start: np.ndarray  # [colocation groups + 1]
     mates: np.ndarray
@@ -135,10 +128,10 @@ class Scratch(Struct):
     turn_of: np.ndarray  # [ops]
 
 
-def terrain_of(problem: Problem, groups: Grouping | None = None) -> Terrain:
-    """Of a problem; `groups`: those that moves may take, where they are not to be looked for."""
-    graph, ops = problem.graph, problem.num_ops
-    groups = groups or grouping(problem)
+def terrain_of(problem: Problem, mirrored: bool = True) -> Terrain:
+    """Of a problem. `mirrored`: backward ops move with the forward ops they belong to."""
+    graph = problem.graph
+    by_mirror = mirrored_order(problem) if mirrored else ints(np.arange(problem.num_ops))
     members = np.flatnonzero(graph.is_colocated)
     mate_start, mates = inverse(
         ints(np.arange(len(members) + 1)), ints(graph.colocate[members]), int(graph.colocate.max(initial=-1)) + 1
@@ -149,12 +142,8 @@ def terrain_of(problem: Problem, groups: Grouping | None = None) -> Terrain:
         graph.producer,
         graph.after_start,
         graph.after,
-        groups.start,
-        groups.ops,
-        groups.by_mirror,
-        ints(np.argsort(groups.by_mirror)),
-        *inverse(ints(np.arange(len(groups.ops) + 1)), groups.ops, ops),
-        ints(rows_of(groups.start)),
+        by_mirror,
+        ints(np.argsort(by_mirror)),
         graph.colocate,
         mate_start,
         ints(members[mates]),
@@ -164,12 +153,6 @@ def terrain_of(problem: Problem, groups: Grouping | None = None) -> Terrain:
         times_alone(layout(problem), problem.goal),
         problem.always_fits,
     )
-
-
-def no_groups(problem: Problem) -> Grouping:
-    """For searches that move no groups."""
-    program: Ints = ints(np.arange(problem.num_ops))
-    return Grouping(ints([0]), ints([]), program, program)
 
 
 def chain_of(place: np.ndarray, rank: np.ndarray, score: Score, random: RandomState) -> Chain:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.methods.annealing import chains
-from loadmaster.methods.annealing.state import TOP_RANK, no_groups
+from loadmaster.methods.annealing.state import TOP_RANK
 from loadmaster.methods.multilevel.slack import latest_starts
 from loadmaster.passes import coarsen
 from loadmaster.passes.windows import Window, index_among, some_rows, window
@@ -169,11 +169,11 @@ def _search_window(
 
 
 class WindowChain(chains.Chains):
-    """One chain on a window. Groups of ops take longer to find than its search takes."""
+    """One chain on a window."""
 
     def __init__(self, search: Search, problem: Problem, start: chains.ChainStart, limits: Ints) -> None:
         whole = coarsen(problem, ints(np.arange(problem.num_ops)))
-        super().__init__(search, whole, [start], groups=no_groups(problem))
+        super().__init__(search, whole, [start], mirrored=False)
         self.terrain = self.terrain._replace(limits=limits)
 
 
