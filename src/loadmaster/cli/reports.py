@@ -80,7 +80,7 @@ def explain(
     problem, saved, others = read_plan(plan, model, on or [], objective, words.size_of(memory_limit))
     result = _as_result(problem, saved, plan)
     said = {} if policy is None else {"policy": _summary_of(problem, policy)}
-    with stages.status("trying alternatives"):
+    with stages.status(f"trying what would help, about {seconds:.0f} s"):
         found = explained(result, others, seconds=seconds, saved=str(plan))
     write_files(result, [], report, trace, found)
     better = None if save is None else _save_better(found, save)
@@ -331,9 +331,10 @@ def _as_result(problem: Problem, plan: Plan, path: Path) -> Result:
 
 def report_of(result: Result, saved: Path | None) -> Report:
     """The report of a result that is `saved` there, if anywhere."""
+    from loadmaster.report.actions import allowance
     from loadmaster.report.explain import explain as explained
 
-    with stages.status("trying what would help"):
+    with stages.status(f"trying what would help, about {allowance(result):.0f} s"):
         return explained(result, saved=None if saved is None else str(saved))
 
 
