@@ -16,8 +16,8 @@ import numpy as np
 LABELS = {
     "one-device": "one device",
     "random:samples=33": "random placements of ops",
-    "placeto:tune=no,checkpoint=none": "Placeto, untrained",
-    "placeto:tune=no": "Placeto, trained",
+    "placeto:tune=no": "Placeto, untrained",
+    "placeto": "Placeto, learning on the graph",
     "placement": "placement, 1,000 simulations",
 }
 

@@ -133,16 +133,13 @@ _PLACETO = (
     "scotch",
     "rnn:rate=0",
     "rnn",
-    "placeto:checkpoint=none,rate=0",
     "placeto:rate=0",
-    "placeto:checkpoint=none",
     "placeto",
     "placement",
 )
 _TIGHT = ("expert", "m-etf", "m-heft", "m-sct", "local-search", "anneal", "placement")
 _FAMILIES = (
     "one-device",
-    "placeto:tune=no,checkpoint=none",
     "placeto:tune=no",
     "placeto:rate=0",
     "placeto",

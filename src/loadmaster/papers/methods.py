@@ -110,12 +110,12 @@ class Hdp:
 @dataclass(frozen=True)
 class Placeto:
     """Placeto (Addanki et al. 2019, arXiv 1906.08879): each group of ops is visited once and given a device by a policy
-    that reads messages passed along the graph. Learned on other graphs, it goes on learning on the one at hand.
+    that reads messages passed along the graph. It learns on the graph at hand, from trained weights where it has some.
 
     Differs from the paper: told at the top of `papers.placeto2019`.
 
     Attributes:
-        checkpoint: a .safetensors file; empty: what is shipped for so many devices; none: untrained.
+        checkpoint: a .safetensors file that was trained for so many devices; empty or none: untrained.
         tune: learn on the graph until the budget is spent.
         samples: episodes drawn without tuning.
         episodes: side by side.

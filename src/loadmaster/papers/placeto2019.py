@@ -19,7 +19,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -50,7 +49,7 @@ Pools = Literal["three", "one"]
 ROUNDS = 8  # released: messages go so many times up and so many times down
 OVER_PER_GB, MOST_OVER = 2.0, 8.0  # released: what bytes over the memory cost, and the most they can
 CLIP = 1.25  # released: norm of the gradient
-ENTROPY = 0.01  # weight of the entropy bonus at first; it falls to 0 as the rate does
+ENTROPY = 0.03  # weight of the entropy bonus at first; it falls to 0 as the rate does
 PLENTY = Budget(None, 2**31)
 MOST_OPS = 4_000  # of graphs to learn from: they are simulated at every step of every episode
 
@@ -283,8 +282,8 @@ class PlacetoTrainingSettings(training.TrainingSettings):
     steps: int = 2_000
     episodes: int = 24
     groups: int = 32
-    rate: float = 3e-3
-    last_rate: float = 3e-4
+    rate: float = 1e-3
+    last_rate: float = 1e-4
     entropy: float = ENTROPY
     rounds: int = ROUNDS
     pools: Pools = "three"
@@ -450,8 +449,8 @@ def learn(placeto: Placeto, search: Search) -> None:
 
 
 def load_network(placeto: Placeto, devices: int, seed: int) -> PlacetoPolicy:
-    """Trained weights where there are some for so many devices, else as the seed makes it."""
-    path = weights_path(placeto.checkpoint, devices)
+    """Trained weights of a checkpoint, else as the seed makes it."""
+    path = weights_path(placeto.checkpoint)
     if path is None:
         with seeded(seed):
             return PlacetoPolicy(devices, placeto.rounds, placeto.pools)
@@ -464,14 +463,11 @@ def load_network(placeto: Placeto, devices: int, seed: int) -> PlacetoPolicy:
     return network_of(lambda: PlacetoPolicy(devices, known["rounds"], known["pools"]), weights, path, fix)
 
 
-def weights_path(checkpoint: str, devices: int) -> Path | None:
-    """The file of the weights; none where the policy is to be untrained, or none are shipped for so many devices."""
-    if checkpoint == "none":
+def weights_path(checkpoint: str) -> Path | None:
+    """The file of the weights; none where the policy is to be untrained."""
+    if checkpoint in ("", "none"):
         return None
-    if checkpoint:
-        if not Path(checkpoint).is_file():
-            fix = "give checkpoint=FILE.safetensors, or train one: loadmaster lab train placeto"
-            raise UnreadableFile(f"there is no file '{checkpoint}'", "checkpoint", fix)
-        return Path(checkpoint)
-    shipped = Path(str(resources.files("loadmaster.papers").joinpath("weights", f"placeto-{devices}.safetensors")))
-    return shipped if shipped.is_file() else None
+    if not Path(checkpoint).is_file():
+        fix = "give checkpoint=FILE.safetensors, or train one: loadmaster lab train placeto"
+        raise UnreadableFile(f"there is no file '{checkpoint}'", "checkpoint", fix)
+    return Path(checkpoint)
