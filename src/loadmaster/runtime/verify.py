@@ -33,6 +33,7 @@ from loadmaster.runtime.copies import part_of
 from loadmaster.runtime.differences import TensorDifference, Values, differences, equal, follows
 from loadmaster.runtime.execute import tensors_by_name
 from loadmaster.runtime.python_state import tensors_within
+from loadmaster.runtime.substitutes import VIEW
 
 if TYPE_CHECKING:
     from loadmaster.runtime.execute import AppliedStep
@@ -301,7 +302,8 @@ class _CpuInterpreter(fx.Interpreter):
     """A traced step on a CPU, whichever kind of device it was captured for."""
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return super().call_function(ON_CPU.get(str(target), target), args, kwargs)
+        plain = torch.ops.aten.reshape.default if str(target) == VIEW else target
+        return super().call_function(ON_CPU.get(str(target), plain), args, kwargs)
 
 
 def _of_plan(step: AppliedStep, inputs: Any) -> Values:

@@ -161,3 +161,23 @@ def test_a_convolution_that_copies_an_operand_it_does_not_need() -> None:
     inputs = (torch.randn(1, 3, 4, 4),)
     for spec in ("random", "one-device"):
         assert verify_step(apply(module, inputs, planned(module, inputs, spec)), inputs).equals_module
+
+
+class Transposed(nn.Module):
+    """Batch norm lays its result out otherwise than its fake kernel says, so that eager's reshape copies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = self.norm(x.transpose(1, 2)).transpose(1, 2)
+        out: Tensor = self.head(normed.reshape(-1, 8))
+        return out
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_view_of_the_trace_is_a_copy_where_eager_copies(training: bool) -> None:
+    module, x = Transposed(), torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(0))
+    result = lm.solve(lm.price(lm.load(module, inputs=(x,), training=training), "2xcpu"), method="heft")
+    lm.apply(module, (x,), result, training=training, verify=True)

@@ -36,7 +36,6 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "t.default": (A[0],),
     "transpose.int": (A, 0, 2),
     "unsqueeze.default": (A, 1),
-    "view.default": (A, [12, 4]),
     "where.self": (A > 0.5, A, B),
 }
 TWO = {"bmm.default", "div.Tensor", "eq.Tensor", "le.Tensor", "maximum.default", "minimum.default", "mul.Tensor"}
