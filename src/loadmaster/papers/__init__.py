@@ -11,6 +11,7 @@
 `methods` has the settings of each method; `optimize` there opens the paper's file. Shared: `environment` (the simulator
 judges placements of groups), `grouped` and `features` (what networks read), `decoding` (from decisions for groups to
 plans), `controls` (policies that read nothing), `training`, `weights` and `adam`.
+`explaining` says which features moved a decision, and tests it.
 """
 
 # policy -> module that has its SETTINGS and train(settings)

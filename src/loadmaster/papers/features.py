@@ -23,7 +23,6 @@ from loadmaster.problem import CANNOT, Problem
 
 Floats = NDArray[np.float32]
 
-ORDERS = ("given", "memory", "critical", "dfs")  # columns of Features.orders
 SHARES = 6  # cumulative shares along the mirrored order: count, made, resident, load, held, time
 SCOPE_COLUMNS = 5  # the last columns of Features.ops: zero where scopes are unknown or dropped
 SIZES = 8  # the first columns of Features.ops come in twos: a size's logarithm, and that of its ratio to the mean
@@ -45,9 +44,6 @@ class Features:
         graph: [GRAPH_WIDTH] of the whole problem.
         before: [edges] op that comes first.
         after: [edges] op that waits for it.
-        orders: [ops, orders] place in each order, 0 to 1.
-        mirror: [ops] place in the mirrored order: a backward op beside its forward op.
-        weight: [ops] how many bytes hang on the op, mean 1.
     """
 
     ops: Floats  # [ops, OPS_WIDTH]
@@ -57,9 +53,6 @@ class Features:
     graph: Floats  # [GRAPH_WIDTH]
     before: Ints  # [edges]
     after: Ints  # [edges]
-    orders: Floats  # [ops, orders]
-    mirror: Ints  # [ops]
-    weight: Floats  # [ops]
 
     @property
     def num_ops(self) -> int:
@@ -98,7 +91,6 @@ def features_of(problem: Problem) -> Features:
     sizes = _sizes(problem, mirror)
     shares = _shares(sizes, mirror_order)
     start, before = problem.graph.dependencies
-    load = sizes.resident + sizes.saved + sizes.stays + sizes.made
     return Features(
         ops=_op_columns(problem, sizes, shares, orders, mirror),
         devices=_device_columns(problem),
@@ -107,9 +99,6 @@ def features_of(problem: Problem) -> Features:
         graph=_graph_columns(problem, sizes),
         before=ints(before),
         after=ints(rows_of(start)),
-        orders=orders,
-        mirror=ints(mirror),
-        weight=_narrow(0.5 + 0.5 * np.minimum(10.0, load / max(1e-9, load.mean()))),
     )
 
 
@@ -132,7 +121,6 @@ def group_features(features: Features, label: Ints) -> Features:
     pairs[:, :, 1] = times / max(1e-9, times.mean()) / 4
     edges = np.unique(np.stack([label[features.before], label[features.after]], axis=1), axis=0)
     edges = edges[edges[:, 0] != edges[:, 1]]
-    weight = member @ features.weight
     return replace(
         features,
         ops=_narrow(ops),
@@ -140,30 +128,7 @@ def group_features(features: Features, label: Ints) -> Features:
         able=(member @ ~features.able.reshape(len(label), devices) == 0).reshape(-1),
         before=ints(edges[:, 0]),
         after=ints(edges[:, 1]),
-        orders=_narrow(mean(features.orders)),
-        mirror=ints(positions(np.argsort(mean(features.mirror[:, None])[:, 0], kind="stable"))),
-        weight=_narrow(weight / max(1e-9, weight.mean())),
     )
-
-
-def device_class(problem: Problem) -> Ints:
-    """[devices] the lowest device that is equal to it in times, memory and links."""
-    label = np.arange(problem.num_devices)
-    for device in range(problem.num_devices):
-        for other in range(device):
-            if label[other] == other and _alike(problem, device, other):
-                label[device] = other
-                break
-    return ints(label)
-
-
-def _alike(problem: Problem, one: int, two: int) -> bool:
-    if problem.device_kind[one] != problem.device_kind[two]:
-        return False
-    rest = np.setdiff1d(np.arange(problem.num_devices), [one, two])
-    links = problem.send_class
-    same_out = (links[one, rest] == links[two, rest]).all() and (links[rest, one] == links[rest, two]).all()
-    return bool(same_out and links[one, two] == links[two, one])
 
 
 def _narrow(column: NDArray[np.floating]) -> Floats:
