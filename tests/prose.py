@@ -13,9 +13,7 @@ from statistics import mean
 
 ROOT = Path(__file__).parents[1]
 LONGEST, MEAN, WORDS = 30, 20, 25_000
-CHAINS = re.compile(
-    r"\b(?:there (?:is|are)|those|that which|what it makes)\b[^.]{0,60}\b(?:that|which|of them)\b", re.I
-)
+CHAINS = re.compile(r"\b(?:that which|what it makes of|those that|those which)\b", re.I)
 
 
 def pages() -> list[Path]:

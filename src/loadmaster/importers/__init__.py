@@ -283,6 +283,8 @@ def _unknown_file(text: str, path: str) -> LoadmasterError:
 
 def _near(text: str) -> str:
     """A model of the zoo, or a file in that folder, that could be meant; empty where none is near."""
+    if not text:
+        return ""
     folder, name = os.path.split(text)
     files = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
     entries: Any = _resolve("loadmaster.zoo:ENTRIES")
