@@ -21,7 +21,7 @@ EXAMPLES = dict(re.findall(r"^```(\w+)\n(.*?)^```$", DOC.read_text(), re.MULTILI
 
 
 @pytest.mark.parametrize("mark", NAMES)
-@pytest.mark.filterwarnings("ignore:.*open axes")
+@pytest.mark.filterwarnings("ignore:.*assumed")
 def test_examples_load(mark: str, tmp_path: Path) -> None:
     path = tmp_path / NAMES[mark]
     path.write_text(EXAMPLES[mark])
