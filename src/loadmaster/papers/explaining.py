@@ -26,7 +26,7 @@ from loadmaster.papers.mirhoseini2017 import Placer
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
 
-LEARNING = 400  # simulations that rnn and hdp learn from, since they have no weights to load
+LEARNING = 200  # simulations that rnn and hdp learn from, since they have no weights to load
 ASKED = 16  # groups, the longest first
 DONORS = 3  # groups elsewhere whose features must move the decision, besides the one of the test
 
@@ -134,7 +134,7 @@ _OPS = {"bytes and time": slice(0, 16), "readers and inputs": slice(16, 18), "cr
 _PAIRS = {"time on each device": slice(0, 2), "place in the program": slice(2, None)}
 NEIGHBOURS, PLACED, PLACE = "features of its neighbours", "devices of its neighbours", "place in the graph"
 FIRST, ORDER = "where the first pass put everything", "order of the devices"
-SEQUENCE, BEFORE = "groups beside it in the sequence", "devices given before"
+SEQUENCE, BEFORE, TURN = "groups beside it in the sequence", "devices given before", "turn in the sequence"
 
 
 def _read_go(problem: Problem, seed: int) -> ReadPolicy:
@@ -292,9 +292,12 @@ def _read_placer(label: Ints, placer: Placer, vectors: Tensor, able: Tensor) -> 
                         changed[row, group + step] = vectors[0, donor + step]
             if BEFORE in kinds:
                 before[row, :group] = device[0, donor]
-        return np.asarray(placer.log_chances(changed, able, before)[:, group].numpy())
+            if TURN in kinds:  # both change places
+                changed[row, [group, donor]] = changed[row, [donor, group]]
+        asked = [donor if TURN in kinds else group for kinds, donor in changes]
+        return np.asarray(placer.log_chances(changed, able, before)[range(len(changes)), asked].numpy())
 
-    return ReadPolicy(label, ints(device[0].numpy()), (*names, SEQUENCE, BEFORE), scores)
+    return ReadPolicy(label, ints(device[0].numpy()), (*names, SEQUENCE, BEFORE, TURN), scores)
 
 
 _READERS: dict[str, Callable[[Problem, int], ReadPolicy]] = {
