@@ -214,7 +214,7 @@ def eager_step(net: Any) -> None:
     net.zero_grad()
 
 
-@changed("gradients left over in .grad", "equal")
+@changed("gradients left over in .grad", "refused")
 def leftover(net: Any) -> None:
     for weight in net.parameters():
         weight.grad = torch.ones_like(weight)

@@ -134,7 +134,7 @@ for title, layer in LAYERS.items():
     def layered(layer: Any = layer) -> Script:
         return Script(Layered(layer()), batches())
 
-    refused = "refused" if "momentum None" in title else "equal"
+    refused = "refused" if title.startswith("orthogonal") or "momentum None" in title else "equal"  # a cost is assumed
     case("models", title, refused, fast=title in ("BatchNorm1d", "spectral_norm, parametrized"))(layered)
 
 
