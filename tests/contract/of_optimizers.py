@@ -124,6 +124,7 @@ def warm_state() -> Script:
         optimizer.zero_grad()
         net(x).backward()
         optimizer.step()
+    optimizer.zero_grad()
     return Script(net, batches(), optimizer)
 
 

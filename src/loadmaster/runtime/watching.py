@@ -229,7 +229,9 @@ class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
             frame = frame.f_back
         if frame is None:
             return
-        never_drops = "layerdrop" in frame.f_code.co_names and not getattr(frame.f_locals.get("self"), "layerdrop", 1)
+        part = frame.f_locals.get("self")
+        rate = getattr(part, "layerdrop", getattr(getattr(part, "config", None), "layerdrop", 1))
+        never_drops = "layerdrop" in frame.f_code.co_names and not rate
         if frame.f_code.co_name in _WARNING_ONLY or never_drops:
             self.idle.add(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
 
