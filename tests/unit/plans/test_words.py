@@ -30,8 +30,8 @@ def three_pairs() -> Problem:
 def said(plan: Plan, problem: Problem) -> tuple[str, str, str]:
     with pytest.raises(InvalidPlan) as raised:
         check(plan, problem)
-    first, *where, fix = (line.partition(": ")[2].strip() for line in str(raised.value).split("\n"))
-    return first, "".join(where), fix
+    first, *where, fix = str(raised.value).split("\n")
+    return first, "".join(line.partition(": ")[2] for line in where), fix.partition(": ")[2].strip()
 
 
 GOOD = [0, 1, 0, 0, 0, 0]

@@ -27,7 +27,7 @@ def wide() -> Problem:
 
 def test_no_plan_of_the_front_is_dominated() -> None:
     problem = wide()
-    front = tradeoff(problem, "anneal", Budget(None, 200), points=5)
+    front = tradeoff(problem, "anneal", Budget(None, 1000), points=5)
     assert len(front) > 1
     for one in front:
         line = simulate(problem, one.result.plan)

@@ -53,7 +53,7 @@ def test_genes_of_a_plan_decode_to_it() -> None:
     assert np.argsort(rank, kind="stable").tolist() == np.argsort(plan.rank).tolist()
 
 
-@pytest.mark.parametrize("method", ["brkga:elites=4", "brkga:mutants=-1", "regal:elites=1,checkpoint=none"])
+@pytest.mark.parametrize("method", ["brkga:elites=4", "brkga:mutants=-1"])
 def test_shares_of_a_population_are_shares(method: str) -> None:
     with pytest.raises(InvalidSetting, match=r"elites=0\.2"):
         solve(problem_of(6), method, Budget(None, 30))
