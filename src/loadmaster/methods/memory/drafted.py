@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.graph.columns import ints, positions
+from loadmaster.errors import InvalidPlan
+from loadmaster.graph.columns import Ints, ints, positions
 from loadmaster.methods.memory.draft import Draft, Job
 from loadmaster.methods.memory.passing import in_turn
 from loadmaster.methods.memory.trips import time_returns
-from loadmaster.plans import Plan
+from loadmaster.plans import Plan, kernel_order
 from loadmaster.plans.additions import Additions
 from loadmaster.plans.expansion import expand
+from loadmaster.problem import Problem
 
 
 def plan_of(draft: Draft) -> Plan:
@@ -38,8 +40,14 @@ def plan_of(draft: Draft) -> Plan:
     ]
     if not rows:
         return draft.plan
-    added = Additions(*(ints(column) for column in (*zip(*rows, strict=True), *zip(*named, strict=True))))
-    return _columns(draft, added, sorted(used))
+    try:
+        return _columns(draft, _additions(rows, named), sorted(used))
+    except InvalidPlan:  # one is told to come after an op that waits for it
+        return _columns(draft, _additions([(op, tensor, -1) for op, tensor, _ in rows], named), sorted(used))
+
+
+def _additions(rows: list[tuple[int, int, int]], named: list[tuple[int, int, int]]) -> Additions:
+    return Additions(*(ints(column) for column in (*zip(*rows, strict=True), *zip(*named, strict=True))))
 
 
 def _used(draft: Draft, redirected: list[tuple[int, int, int]]) -> set[int]:
@@ -105,9 +113,25 @@ def _columns(draft: Draft, added: Additions, used: list[int]) -> Plan:
             label_of = job.at if job.joined else groups.setdefault(key, len(draft.heads) + len(groups))
         labels.append(label_of)
         rank[node] = job.at * width + (width - 1 if job.joined else turn.get(number, 0))
-    by_place = np.empty(count, np.int64)
-    by_place[place] = labels
-    first = np.full(int(by_place.max()) + 1, count)
-    np.minimum.at(first, by_place, np.arange(count))
-    kernel = first[by_place]
+    kernel = _kernels(place, labels)
+    if not _is_acyclic(problem, kernel):  # a copy shares a kernel with what waits for something that waits for it
+        labels[ops:] = range(max(labels) + 1, max(labels) + 1 + len(used))
+        kernel = _kernels(place, labels)
     return Plan.of(problem, device, positions(np.argsort(rank, kind="stable")), kernel)
+
+
+def _kernels(place: Ints, labels: list[int]) -> Ints:
+    """[ops] the lowest op with the same label."""
+    by_place = np.empty(len(place), np.int64)
+    by_place[place] = labels
+    first = np.full(int(by_place.max()) + 1, len(place))
+    np.minimum.at(first, by_place, np.arange(len(place)))
+    return ints(first[by_place])
+
+
+def _is_acyclic(problem: Problem, kernel: Ints) -> bool:
+    try:
+        kernel_order(problem, kernel)
+    except InvalidPlan:
+        return False
+    return True

@@ -53,7 +53,9 @@ def test_a_row_above_a_smaller_value_is_not_called_optimal() -> None:
     assert standing_beside(apart, [apart, fused]) == "best unfused"
     assert standing_beside(fused, [apart, fused]) == standing(fused)
     said = bounds_of(apart).words(time_text)
-    assert said.startswith("The best unsplit, unfused plan that fits; at most ") and said.endswith("from any unsplit plan.")
+    assert said.startswith("The best unsplit, unfused plan that fits; at most ") and said.endswith(
+        "from any unsplit plan."
+    )
 
 
 def test_what_a_search_has_shown_of_a_class_holds_for_those_in_it() -> None:
