@@ -359,8 +359,8 @@ def _updates(
     named = {given.name: tensor for tensor, given in binding.given.items()}
     homes = homes_of(captured, problem, plan)
     for name in captured.gradients if captured.optimizer != "none" else ():
-        home = homes[named[name]]
-        if rank in (None, home):
+        home = homes.get(named[name])  # None: a weight of no bytes, which goes where it is read
+        if home is not None and rank in (None, home):
             binding.move(named[name], places[home])
     own = [weights[name] for name in captured.learned]
     copies = {name: of for name, of in captured.copies.items() if name in captured.gradients}

@@ -21,7 +21,22 @@ from loadmaster.search import Result  # noqa: E402
 from tests.unit.importers.torch.models import IMAGES, WORDS, ConvNet, Mlp, Transformer  # noqa: E402
 
 Inputs = tuple[Tensor, ...]
+
+
+class NoTokens(nn.Module):
+    """With a weight of no elements, as models whose configuration leaves a part out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Parameter(torch.zeros(0, 16))
+        self.mlp = Mlp()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mlp(torch.cat([self.tokens, x]))
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
+    "no tokens": (NoTokens, (torch.ones(8, 16),)),
     "mlp": (Mlp, (torch.ones(8, 16),)),
     "transformer": (Transformer, (WORDS,)),
     "conv": (ConvNet, (IMAGES,)),
