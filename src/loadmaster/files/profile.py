@@ -122,7 +122,9 @@ def _key_of_event(event: Mapping[str, Any]) -> Key:
     name = event["name"].partition("::")[2]
     types = [_DTYPES.get(text, text) for text in args.get("Input type", [])]
     rows = zip(args["Input Dims"], types, strict=False)
-    return name, tuple((dtype, tuple(dims)) for dims, dtype in rows if dims and not isinstance(dims[0], list))
+    return name, tuple(
+        (dtype, tuple(dims)) for dims, dtype in rows if dims and not any(isinstance(size, list) for size in dims)
+    )
 
 
 def _key_of(signature: str) -> Key:

@@ -198,6 +198,13 @@ def test_plans_of_measured_problems_are_plans() -> None:
         {"cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": [1], "args": {"Input Dims": [[2]]}},
         {"cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 1, "args": {"Input Dims": [2], "Input type": ["float"]}},
         {"cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 1, "args": {"Input Dims": [[{}]], "Input type": ["x"]}},
+        {
+            "cat": "cpu_op",
+            "name": "aten::mm",
+            "ts": 1,
+            "dur": 1,
+            "args": {"Input Dims": [[2, [3]]], "Input type": ["x"]},
+        },
         {"cat": "kernel", "ts": 1, "args": {"External id": 1}},
         {"cat": "kernel", "ts": 1, "dur": 10**400, "args": {"External id": []}},
     ],
