@@ -318,10 +318,13 @@ def child_of(link: Connection, case: Case, settings: argparse.Namespace) -> None
     link.recv()
     try:
         rows, profiler = step.timed()
-        link.send(rows)
-        link.send(step.kernels_of(profiler))
     except Exception as error:
-        link.send([{"note": f"{type(error).__name__}: {str(error)[:200]}"}])
+        rows, profiler = [{"note": f"{type(error).__name__}: {str(error)[:200]}"}], None
+    link.send(rows)
+    try:
+        link.send(step.kernels_of(profiler) if profiler else [])
+    except Exception as error:
+        link.send([{"kernel": f"{type(error).__name__}: {str(error)[:200]}"}])
     link.recv()  # stays until it is ended: tearing down would disturb the next
 
 
