@@ -195,7 +195,6 @@ FEW |= {
     "simulations": 40,
     "valid_graphs": 1,
     "valid_simulations": 40,
-    "valid_evaluations": 40,
     "hidden": 16,
 }
 

@@ -9,12 +9,10 @@ zero-shot plans on validation examples. An example is named by a number alone, s
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
 import time
 from collections.abc import Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
@@ -39,8 +37,6 @@ from loadmaster.papers.go2020_network import TASKS, GoDecisions, GoGraph, GoNetw
 from loadmaster.papers.weights import seeded
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
-from loadmaster.search.workers import end_with_parent
-from loadmaster.simulator import threads
 from loadmaster.zoo.shelf import on_shelf
 
 # The families of the fourteen workloads that GO is measured on: recurrent language models, translation, Transformer-XL
@@ -166,24 +162,12 @@ class Crew:
     """Processes that make examples and simulate: an example is always with the same one, which keeps its problem."""
 
     def __init__(self, processes: int, stack: ExitStack) -> None:
-        context = multiprocessing.get_context("fork")
-        self.pools: list[Executor] = [
-            stack.enter_context(ProcessPoolExecutor(1, context, _alone)) for _ in range(processes)
-        ]
-        for job in [pool.submit(os.getpid) for pool in self.pools]:
-            job.result()  # forked now, before this process begins to use a GPU
+        self.pools = [stack.enter_context(training.crew(1)) for _ in range(processes)]
 
     def map(self, function: Any, jobs: Sequence[tuple[Any, ...]]) -> list[Any]:
         """function(*job) of each; a job begins with its example."""
         waiting = [self.pools[job[0].number % len(self.pools)].submit(function, *job) for job in jobs]
         return [one.result() for one in waiting]
-
-
-def _alone() -> None:
-    end_with_parent()
-    os.environ["LOADMASTER_THREADS"] = "1"
-    threads._pool.clear()  # a pool of threads does not live through a fork
-    torch.set_num_threads(1)
 
 
 # ---------------------------------------------------------------- settings and standing
@@ -320,12 +304,6 @@ class GoTraining(training.TrainingRun):
             for row, (one, each, (graph, _, _)) in enumerate(zip(examples, tasks, read, strict=True))
         ]
         return batch, drawn, self.crew.map(simulate, jobs)
-
-    @property
-    def share(self) -> float:
-        """How much of the training is done, by steps or by time."""
-        minutes, spent = self.settings.minutes, time.monotonic() - self.begun
-        return min(1.0, max(self.state.step / self.settings.steps, 0.0 if minutes is None else spent / 60 / minutes))
 
     def validate(self) -> None:
         """Zero-shot step time over HEFT's on validation examples, placement and schedule; keeps the best weights."""

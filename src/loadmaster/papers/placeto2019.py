@@ -347,12 +347,6 @@ class PlacetoTraining(training.TrainingRun):
                 self.validate()
             self.save_now_and_then()
 
-    @property
-    def share(self) -> float:
-        """How much of the training is done, by steps or by time."""
-        minutes, spent = self.settings.minutes, time.monotonic() - self.begun
-        return min(1.0, max(self.state.step / self.settings.steps, 0.0 if minutes is None else spent / 60 / minutes))
-
     def validate(self) -> None:
         """The likeliest episode and seven drawn ones on graphs kept apart; keeps the best weights."""
         likeliest, best = [], []

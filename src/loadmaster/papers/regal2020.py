@@ -8,14 +8,16 @@ graphs, planning one graph.
 Differs from the paper (docs/papers/regal2020.md has the runs): levels are drawn from a normal around one number, not
 from 16 free chances; it begins where plain BRKGA is. Levels of like ops are drawn together, while their chances are
 taken one by one: without that, 21 steps on four graphs taught nothing, with it 25 gained 12 %. The baseline is the
-mean of a graph's other samples, not a learned one. Rewards come from 400 evaluations, not 5,000. A device is scored by
+mean of a graph's other samples, not a learned one. A device is scored by
 its features, so there may be any number of unlike devices. Genes of transfers stay uniform. Features, sizes of the
 network and the population are ours: the paper publishes none.
 """
 
 from __future__ import annotations
 
+import os
 import time
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
@@ -206,6 +208,16 @@ class RegalNetwork(nn.Module):
         pair, op = pair + REACH * self.of_pair[2](of_pair), op + REACH * self.of_op[2](of_op)
         return RegalSaid(level(pair), level(op), of_pair, of_op)
 
+    @torch.no_grad()
+    def keep_means(self) -> None:
+        """Variances and elite biases as plain BRKGA has them, again."""
+        self.common[[1, 3, 4]] = 0.0
+        self.spread.fill_(np.log(SPREAD))
+        for head, rows in ((self.of_pair, [1]), (self.of_op, [1, 2])):
+            last = head[2]
+            assert isinstance(last, nn.Linear)
+            last.weight[rows] = last.bias[rows] = 0.0
+
     @property
     def known(self) -> dict[str, object]:
         """What a file of weights says of itself."""
@@ -339,13 +351,14 @@ def reinforce(chances: tuple[Tensor, Tensor], actions: list[RegalAction], reward
 FEWEST_OPS = 40
 COUNTS = (2, 2, 3, 4)  # of devices, each as likely
 VALID = 1_000_000  # numbers from here on are of validation
+BASELINE_SEEDS = (1, 2, 3, 4)  # of plain BRKGA on validation examples; one on others, where samples are compared
 SETTINGS_DRAWN = (0.7, 0.85)  # two equal devices and peak memory, as published; unlike ones; the rest for step time
 
 
 @dataclass(frozen=True)
 class RegalTrainingSettings(training.TrainingSettings):
     """How to train. The corpus: zoo, generated, a folder of graphs or a .jsonl.xz file of one graph a line; several
-    with commas.
+    with commas. Of weights to start from, means stay; variances and elite biases begin where plain BRKGA is.
 
     Attributes:
         hold_out: leave out the families of GO's workloads.
@@ -353,7 +366,7 @@ class RegalTrainingSettings(training.TrainingSettings):
         says: op, or graph: one action for all ops of a graph.
         examples: graphs that are drawn from the corpus and come back.
         most: ops of a graph.
-        evaluations: of BRKGA under each action; the paper has 5,000.
+        evaluations: of BRKGA under each action, as published.
         graphs: of a step.
         samples: actions for each.
     """
@@ -366,7 +379,7 @@ class RegalTrainingSettings(training.TrainingSettings):
     says: str = "op"
     examples: int = 256
     most: int = 500
-    evaluations: int = 400
+    evaluations: int = 5_000
     steps: int = 500
     graphs: int = 6
     samples: int = 12
@@ -374,7 +387,6 @@ class RegalTrainingSettings(training.TrainingSettings):
     last_rate: float = 3e-4
     valid_graphs: int = 24
     valid_every: int = 40
-    valid_evaluations: int = 1_500
     hidden: int = 48
     rounds: int = 3
 
@@ -397,7 +409,7 @@ class RegalStanding:
     """Where training stands, besides the weights.
 
     Attributes:
-        plain: example -> logarithm of what plain BRKGA reaches, the mean of two seeds.
+        plain: example -> logarithm of what plain BRKGA reaches.
     """
 
     step: int = 0
@@ -422,13 +434,15 @@ class RegalTraining(training.TrainingRun):
     settings: RegalTrainingSettings
     state: RegalStanding
 
-    def __init__(self, settings: RegalTrainingSettings) -> None:
-        self.sources = sources_of(settings.corpus, settings.hold_out)
+    def __init__(self, settings: RegalTrainingSettings, pool: Executor) -> None:
+        self.pool, self.sources = pool, sources_of(settings.corpus, settings.hold_out)
         if not self.sources:
             raise InvalidSetting(f"no graph to learn from in '{settings.corpus}'", "--corpus", "give more graphs")
         with seeded(settings.seed):
             network = RegalNetwork(settings.kind, settings.says, settings.hidden, settings.rounds)  # type: ignore[arg-type]
         super().__init__(settings, network, RegalStanding(), settings.rate, time.monotonic())
+        if settings.start:
+            network.keep_means()
         self.valid_sources = sources_of(settings.valid, settings.hold_out) if settings.valid else self.sources
         self.seen: dict[int, RegalExample] = {}
 
@@ -445,29 +459,35 @@ class RegalTraining(training.TrainingRun):
         settings, rng = self.settings, self.rng(1, self.state.step)
         rate = settings.rate * (settings.last_rate / settings.rate) ** self.share
         self.set_rate(rate)
-        losses, gained = [], []
-        for number in rng.integers(settings.examples, size=settings.graphs).tolist():
-            example = self.example(number)
-            said = self.network(example.graph)
-            actions = [draw_action(self.network, said, rng) for _ in range(settings.samples)]
-            rewards = self.rewards(example, actions, [int(rng.integers(2**31))])
-            losses.append(reinforce(level_chances(self.network, said), actions, rewards))
-            gained.append(float(rewards.mean()))
-        loss = torch.stack(losses).mean()
+        examples = [self.example(int(n)) for n in rng.integers(settings.examples, size=settings.graphs)]
+        said = [self.network(example.graph) for example in examples]
+        actions = [[draw_action(self.network, each, rng) for _ in range(settings.samples)] for each in said]
+        rewards = self.rewards(examples, actions, [[int(rng.integers(2**31))] for _ in examples])
+        chances = [level_chances(self.network, each) for each in said]
+        loss = torch.stack(list(map(reinforce, chances, actions, rewards))).mean()
         self.descend(loss)
         self.state.step += 1
-        self.note(loss=float(loss.detach()), reward=float(np.mean(gained)), rate=rate)
+        self.note(loss=float(loss.detach()), reward=float(np.mean(rewards)), rate=rate)
 
-    def rewards(self, example: RegalExample, actions: list[RegalAction], seeds: list[int]) -> NDArray[np.float64]:
-        """[actions] how much better than plain BRKGA after as many evaluations, as a logarithm; the mean of seeds."""
-        settings, name = self.settings, str(example.number)
-        many = settings.valid_evaluations if example.number >= VALID else settings.evaluations
-        if name not in self.state.plain:
-            standard = [reached(example.problem, None, seed, many) for seed in (1, 2)]
-            self.state.plain[name] = float(np.log(np.mean(standard)))
-        values = [[reached(example.problem, action, seed, many) for seed in seeds] for action in actions]
-        gained: NDArray[np.float64] = self.state.plain[name] - np.log(np.mean(values, axis=1))
-        return gained
+    def rewards(
+        self, examples: list[RegalExample], actions: list[list[RegalAction]], seeds: list[list[int]]
+    ) -> list[NDArray[np.float64]]:
+        """[actions] of each example: how much better than plain BRKGA after as many evaluations, as a logarithm; the
+        mean of seeds. The processes of the pool search."""
+        plain, jobs, sizes = self.state.plain, list[tuple[Problem, RegalAction | None, int]](), []
+        new = {example.number: example for example in examples if str(example.number) not in plain}
+        for number, example in new.items():
+            jobs += [(example.problem, None, seed) for seed in (BASELINE_SEEDS if number >= VALID else [1])]
+            sizes.append(len(BASELINE_SEEDS) if number >= VALID else 1)
+        for example, drawn, each in zip(examples, actions, seeds, strict=True):
+            jobs += [(example.problem, action, seed) for action in drawn for seed in each]
+            sizes.append(len(drawn) * len(each))
+        many = [self.settings.evaluations] * len(jobs)
+        values = np.array(list(self.pool.map(reached, *zip(*jobs, strict=True), many)), np.float64)
+        parts = np.split(values, np.cumsum(sizes)[:-1])
+        plain |= {str(number): float(np.log(part.mean())) for number, part in zip(new, parts, strict=False)}
+        means = [part.reshape(len(drawn), -1).mean(1) for part, drawn in zip(parts[len(new) :], actions, strict=True)]
+        return [plain[str(one.number)] - np.log(mean) for one, mean in zip(examples, means, strict=True)]
 
     def example(self, number: int) -> RegalExample:
         if number not in self.seen:
@@ -478,20 +498,13 @@ class RegalTraining(training.TrainingRun):
             self.seen[number] = RegalExample(number, problem, read)
         return self.seen[number]
 
-    @property
-    def share(self) -> float:
-        """How much of the training is done, by steps or by time."""
-        minutes, spent = self.settings.minutes, time.monotonic() - self.begun
-        return min(1.0, max(self.state.step / self.settings.steps, 0.0 if minutes is None else spent / 60 / minutes))
-
     def validate(self) -> None:
         """The likeliest action's improvement over plain BRKGA on validation examples, in %; keeps the best weights."""
-        gained = []
-        for number in range(VALID, VALID + self.settings.valid_graphs):
-            example = self.example(number)
-            action = likeliest_action(self.network, example.graph)
-            gained.append(100 * (1 - np.exp(-self.rewards(example, [action], [3, 4])[0])))
-        valid, worse = float(np.mean(gained)), int(np.sum(np.array(gained) < 0))
+        examples = [self.example(number) for number in range(VALID, VALID + self.settings.valid_graphs)]
+        actions = [[likeliest_action(self.network, example.graph)] for example in examples]
+        found = self.rewards(examples, actions, [[5, 6, 7, 8]] * len(examples))
+        gained = 100 * (1 - np.exp(-np.concatenate(found)))
+        valid, worse = float(np.mean(gained)), int((gained < 0).sum())
         self.note(valid=valid)
         self.say(
             f"step {self.state.step:,} of {self.settings.steps:,}: {valid:+.2f} % over plain BRKGA, "
@@ -525,10 +538,11 @@ def draw_problem(number: int, sources: tuple[str, ...], most: int) -> Problem:
 
 def train(settings: RegalTrainingSettings) -> Path:
     """Trains a policy, or goes on with what `out` holds; returns the file of the weights."""
-    run = RegalTraining(settings)
-    run.resume()
-    run.learn()
-    run.save()
+    with training.crew(settings.workers or os.cpu_count() or 1) as pool:
+        run = RegalTraining(settings, pool)
+        run.resume()
+        run.learn()
+        run.save()
     graphs = sorted({Path(source).name for source in run.sources})
     run.card(corpus=graphs if len(graphs) < 100 else len(graphs), steps=run.state.step, results=run.state.results)
     return run.weights

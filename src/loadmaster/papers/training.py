@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import csv
 import json
+import multiprocessing
 import os
 import platform
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, cast, get_type_hints
 
 import numpy as np
 import torch
@@ -29,13 +31,17 @@ from loadmaster.graph import Graph
 from loadmaster.importers import load
 from loadmaster.papers import TRAINERS
 from loadmaster.papers.weights import foreign, read_tensors
+from loadmaster.search.workers import end_with_parent
+from loadmaster.simulator import threads
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How to train. `minutes` cuts each phase short by its share of the time.
+    """How to train.
 
     Attributes:
+        start: weights to begin from.
+        minutes: of all sittings together, after which it stops.
         valid: graphs to choose the checkpoint by; none: some of the corpus are kept apart.
         workers: processes for simulations; 0: one per core.
     """
@@ -45,6 +51,7 @@ class TrainingSettings:
     corpus: str
     out: str
     valid: str = ""
+    start: str = ""
     policy: str = ""
     seed: int = 0
     workers: int = 0
@@ -81,11 +88,27 @@ class TrainingRun:
         self.earlier = 0.0  # seconds of the sittings before this one
         self.saved = time.monotonic()
         self.out.mkdir(parents=True, exist_ok=True)
+        if settings.start:
+            fix = "give weights of such a network"
+            _, tensors = read_tensors(settings.start, "policy", fix)
+            with foreign(settings.start, fix):
+                self.network.load_state_dict(_under("network.", tensors))
+
+    @property
+    def spent(self) -> float:
+        """Seconds of all sittings."""
+        return self.earlier + time.monotonic() - self.begun
 
     def late(self, share: float) -> bool:
         """Whether this share of the time is gone."""
         minutes = self.settings.minutes
-        return minutes is not None and time.monotonic() - self.begun > share * minutes * 60
+        return minutes is not None and self.spent > share * minutes * 60
+
+    @property
+    def share(self) -> float:
+        """How much of the training is done, by steps or by time."""
+        minutes, settings = self.settings.minutes, cast(Any, self.settings)
+        return float(min(1.0, max(self.state.step / settings.steps, self.spent / 60 / (minutes or 1e9))))
 
     def rng(self, *numbers: int) -> np.random.Generator:
         return np.random.default_rng([self.settings.seed, *numbers])
@@ -103,7 +126,7 @@ class TrainingRun:
     def note(self, **values: float) -> None:
         """A row of the curves; in place of the one that noted the same of this step, before a run went on or ended."""
         known = {name: getattr(self.state, name) for name in ("phase", "step") if hasattr(self.state, name)}
-        row = {**known, "seconds": round(self.earlier + time.monotonic() - self.begun, 1)}
+        row = {**known, "seconds": round(self.spent, 1)}
         row |= {name: round(value, 5) for name, value in values.items()}
         at = len(self.rows)
         while known and at and all(self.rows[at - 1].get(name) == value for name, value in known.items()):
@@ -170,14 +193,14 @@ class TrainingRun:
         """card.json: how the weights came about."""
         on_gpu = self.device.type == "cuda"
         hardware = torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine()
-        given = {k: v for k, v in asdict(self.settings).items() if k not in ("corpus", "valid", "out")}
+        given = {k: v for k, v in asdict(self.settings).items() if k not in ("corpus", "valid", "start", "out")}
         card = {
             "policy": self.settings.policy,
             "settings": given,
             "curves": "curves.csv",
             "hardware": f"{hardware}, {os.cpu_count()} cores, torch {torch.__version__}",
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
-            "seconds": round(self.earlier + time.monotonic() - self.begun),
+            "seconds": round(self.spent),
             **facts,
         }
         write_text(self.out / "card.json", json.dumps(card, indent=1) + "\n")
@@ -185,6 +208,20 @@ class TrainingRun:
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def crew(processes: int) -> ProcessPoolExecutor:
+    """Processes that simulate on a core each, forked now, before this one begins to use a GPU."""
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _alone)
+    pool.submit(os.getpid).result()
+    return pool
+
+
+def _alone() -> None:
+    end_with_parent()
+    os.environ["LOADMASTER_THREADS"] = "1"
+    threads._pool.clear()  # a pool of threads does not live through a fork
+    torch.set_num_threads(1)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], known: Mapping[str, Any]) -> None:

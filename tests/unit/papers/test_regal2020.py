@@ -130,7 +130,7 @@ def test_reinforce_finds_the_levels_that_are_rewarded() -> None:
 
 
 def settings_for(out: Path, corpus: Path, **more: object) -> paper.RegalTrainingSettings:
-    few = {"examples": 3, "graphs": 2, "samples": 2, "evaluations": 60, "valid_graphs": 1, "valid_evaluations": 60}
+    few = {"examples": 3, "graphs": 2, "samples": 2, "evaluations": 60, "valid_graphs": 1}
     given = {**few, "hidden": 8, "steps": 4, "device": "cpu", **more}
     return paper.RegalTrainingSettings(str(corpus), str(out), **given)  # type: ignore[arg-type]
 
