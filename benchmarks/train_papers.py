@@ -2,8 +2,7 @@
 
 CORPUS is a folder that `loadmaster lab corpus` made. Each lane is a run of `loadmaster lab train` on cores of its own.
 REGAL, its control that says the same for all ops, and GAS learn for a while by 400 evaluations, then by the paper's
-5,000 from the means they have. Called again with more minutes, every lane goes on where it stands in OUT;
-OUT/papers.tar.gz has all of it.
+5,000 from the means they have. Called again with more minutes, every lane goes on where it stands in OUT.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import argparse
 import os
 import subprocess
 import sys
-import tarfile
 import threading
 import time
 from pathlib import Path
@@ -108,12 +106,8 @@ def main() -> None:
     for each in lanes:
         each.join()
     print(f"{len(lanes)} runs in {time.monotonic() - begun:.0f} s")
-    with tarfile.open(given.out / "papers.tar.gz", "w:gz") as tar:
-        for path in sorted(given.out.iterdir()):
-            if path.name != "papers.tar.gz":
-                tar.add(path, path.name)
-                if path.suffix == ".log":
-                    print(path.name, path.read_text().splitlines()[-1:])
+    for path in sorted(given.out.glob("*.log")):
+        print(path.name, *path.read_text().splitlines()[-2:], sep="\n  ")
 
 
 if __name__ == "__main__":
