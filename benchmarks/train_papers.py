@@ -26,7 +26,7 @@ LANES = {
     "placeto-2": ("placeto", (LANGUAGE, "cluster=placeto-2", "steps=20000")),
     "placeto-4": ("placeto", (LANGUAGE, "cluster=placeto-4", "steps=20000")),
 }
-EXTRA = ("regal", "regal", "regal-graph", "gas", "go", "regal")  # who gets a core more, in turn
+EXTRA = ("regal", "go", "regal", "regal-graph", "gas", "regal")  # who gets a core more, in turn
 
 
 def corpora(policy: str, corpus: Path) -> tuple[str, ...]:
