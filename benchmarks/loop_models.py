@@ -216,6 +216,99 @@ class Mixer(nn.Module):
         return F.cross_entropy(self.head(x.mean(1)), label)
 
 
+class Conformer(nn.Module):
+    """Speech frames: half a perceptron, attention, a gated convolution, half a perceptron; a word for each frame."""
+
+    def __init__(self, layers: int, width: int, heads: int, words: int) -> None:
+        super().__init__()
+        self.enter, self.head = nn.Linear(80, width), nn.Linear(width, words)
+        self.halves = nn.ModuleList(Perceptron(width, 4 * width, 0.1) for _ in range(2 * layers))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(5 * layers))
+        self.mixes = nn.ModuleList(Attention(width, heads) for _ in range(layers))
+        self.wide = nn.ModuleList(nn.Linear(width, 2 * width) for _ in range(layers))
+        self.time = nn.ModuleList(nn.Conv1d(width, width, 15, padding=7, groups=width) for _ in range(layers))
+        self.back = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+
+    def forward(self, frames: Tensor, wanted: Tensor) -> Tensor:
+        norm, half, x = iter(self.norms), iter(self.halves), self.enter(frames)
+        for mix, wide, time, back in zip(self.mixes, self.wide, self.time, self.back, strict=True):
+            x = x + 0.5 * next(half)(next(norm)(x))
+            x = x + mix(next(norm)(x))
+            inner = F.glu(wide(next(norm)(x)))
+            x = x + back(F.silu(time(inner.transpose(1, 2)).transpose(1, 2)))
+            x = x + 0.5 * next(half)(next(norm)(x))
+            x = next(norm)(x)
+        return F.cross_entropy(self.head(x).flatten(0, 1).float(), wanted.flatten())
+
+
+class Windows(nn.Module):
+    """Attention within windows of 7 by 7 patches, shifted every other layer."""
+
+    def __init__(self, layers: int, width: int, heads: int) -> None:
+        super().__init__()
+        self.cut, self.head = nn.Conv2d(3, width, 4, 4), nn.Linear(width, 1000)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2 * layers))
+        self.mixes = nn.ModuleList(Attention(width, heads) for _ in range(layers))
+        self.inner = nn.ModuleList(Perceptron(width, 4 * width) for _ in range(layers))
+
+    def forward(self, image: Tensor, label: Tensor) -> Tensor:
+        x = self.cut(image).permute(0, 2, 3, 1)
+        rows, side = len(x), x.shape[1] // 7
+        for number, (mix, inner) in enumerate(zip(self.mixes, self.inner, strict=True)):
+            y = self.norms[2 * number](x)
+            y = y.roll((-3, -3), (1, 2)) if number % 2 else y
+            y = y.unflatten(1, (side, 7)).unflatten(3, (side, 7)).transpose(2, 3).flatten(0, 2).flatten(1, 2)
+            y = mix(y).unflatten(1, (7, 7)).unflatten(0, (rows, side, side)).transpose(2, 3).flatten(3, 4).flatten(1, 2)
+            x = x + (y.roll((3, 3), (1, 2)) if number % 2 else y)
+            x = x + inner(self.norms[2 * number + 1](x))
+        return F.cross_entropy(self.head(x.mean((1, 2))).float(), label)
+
+
+class SoftExperts(nn.Module):
+    """Each expert sees weighted means of all patches."""
+
+    def __init__(self, layers: int, width: int, heads: int, experts: int, slots: int) -> None:
+        super().__init__()
+        self.cut, self.head = nn.Conv2d(3, width, 14, 14), nn.Linear(width, 1000)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2 * layers))
+        self.mixes = nn.ModuleList(Attention(width, heads) for _ in range(layers))
+        self.keys = nn.ParameterList(torch.randn(width, experts, slots) / width**0.5 for _ in range(layers))
+        self.up = nn.ParameterList(torch.randn(experts, width, 2 * width) / width**0.5 for _ in range(layers))
+        self.down = nn.ParameterList(torch.randn(experts, 2 * width, width) / width**0.5 for _ in range(layers))
+
+    def forward(self, image: Tensor, label: Tensor) -> Tensor:
+        x = self.cut(image).flatten(2).transpose(1, 2)
+        for number, (mix, keys) in enumerate(zip(self.mixes, self.keys, strict=True)):
+            x = x + mix(self.norms[2 * number](x))
+            y = self.norms[2 * number + 1](x)
+            score = torch.einsum("bnd,des->bnes", y, keys).float()
+            given = torch.einsum("bnd,bnes->besd", y, score.softmax(1).to(y.dtype))
+            made = torch.einsum("besd,edh->besh", given, self.up[number].to(y.dtype))
+            made = torch.einsum("besh,ehd->besd", F.gelu(made), self.down[number].to(y.dtype))
+            x = x + torch.einsum("besd,bnes->bnd", made, score.flatten(2).softmax(2).view_as(score).to(made.dtype))
+        return F.cross_entropy(self.head(x.mean(1)).float(), label)
+
+
+class Pairs(nn.Module):
+    """A graph network over all pairs of nodes, with gated messages and edges that are updated."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.node, self.edge, self.head = nn.Linear(32, width), nn.Linear(8, width), nn.Linear(width, 1)
+        self.sides = nn.ModuleList(nn.Linear(width, 3 * width) for _ in range(layers))
+        self.between = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2 * layers))
+
+    def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
+        x, e = self.node(nodes), self.edge(edges)
+        for number, (sides, between) in enumerate(zip(self.sides, self.between, strict=True)):
+            left, right, message = sides(x).chunk(3, -1)
+            e = e + F.relu(self.norms[2 * number](between(e) + left[:, :, None] + right[:, None]))
+            gate = e.sigmoid()
+            x = x + F.relu(self.norms[2 * number + 1]((gate * message[:, None]).sum(2) / (gate.sum(2) + 1e-3)))
+        return F.mse_loss(self.head(x.mean(1)).float()[:, 0], nodes.mean((1, 2)))
+
+
 def images(count: int, size: int = 224) -> tuple[Tensor, Tensor]:
     return torch.randn(count, 3, size, size), torch.randint(0, 1000, (count,))
 
@@ -225,26 +318,41 @@ def texts(count: int, length: int, words: int = 32000) -> tuple[Tensor, Tensor]:
 
 
 def case_of(name: str, toy: bool) -> tuple[Callable[[], nn.Module], tuple[Tensor, Tensor], str]:
-    """A model, a batch and the precision."""
+    """A model, a batch and the precision; "mixer-fp32" is one in another precision than bf16."""
     t = toy
     noise = torch.randn(2 if t else 96, 3, *((16, 16) if t else (64, 64)))
     cases: dict[str, Any] = {
         "gqa": (lambda: Grouped(*((2, 64, 8, 512, 64) if t else (6, 1024, 16, 16000, 1024))), "bf16"),
-        "vit": (lambda: ViT(*((2, 64, 4) if t else (8, 768, 12))), "bf16"),
+        "vit": (lambda: ViT(*((2, 64, 4) if t else (6, 576, 9))), "bf16"),
         "unet": (lambda: UNet(8 if t else 96), "bf16"),
         "cnn": (lambda: Residual(*((4, 1) if t else (64, 3))), "fp32"),
-        "translator": (lambda: Translator(*((1, 64, 4, 512) if t else (4, 768, 12, 16000))), "bf16"),
-        "scan": (lambda: Scan(*((1, 32, 512) if t else (5, 768, 16000))), "bf16"),
-        "mixer": (lambda: Mixer(*((1, 64) if t else (6, 512))), "fp32"),
+        "translator": (lambda: Translator(*((1, 64, 4, 512) if t else (3, 512, 8, 8000))), "bf16"),
+        "scan": (lambda: Scan(*((1, 32, 512) if t else (4, 512, 8000))), "bf16"),
+        "mixer": (lambda: Mixer(*((1, 64) if t else (6, 512))), "bf16"),
+        "conformer": (lambda: Conformer(*((1, 64, 4, 512) if t else (6, 384, 6, 4000))), "bf16"),
+        "windows": (lambda: Windows(*((2, 32, 2) if t else (6, 192, 6))), "bf16"),
+        "experts": (lambda: SoftExperts(*((1, 64, 4, 4, 8) if t else (5, 384, 6, 16, 16))), "bf16"),
+        "pairs": (lambda: Pairs(*((2, 32) if t else (6, 128))), "bf16"),
     }
     batches: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
         "gqa": lambda: texts(*((2, 64, 512) if t else (8, 1024, 16000))),
         "vit": lambda: images(2 if t else 128),
         "unet": lambda: (torch.randn_like(noise), noise),
         "cnn": lambda: images(2 if t else 96),
-        "translator": lambda: texts(*((2, 32, 512) if t else (16, 512, 16000))),
-        "scan": lambda: texts(*((2, 32, 512) if t else (8, 1024, 16000))),
-        "mixer": lambda: images(2 if t else 96),
+        "translator": lambda: texts(*((2, 32, 512) if t else (48, 384, 8000))),
+        "scan": lambda: texts(*((2, 32, 512) if t else (16, 1024, 8000))),
+        "mixer": lambda: images(2 if t else 256),
+        "conformer": lambda: (
+            torch.randn(*((2, 64, 80) if t else (32, 800, 80))),
+            texts(*((2, 64, 512) if t else (32, 800, 4000)))[1],
+        ),
+        "windows": lambda: images(*((2, 56) if t else (48, 224))),
+        "experts": lambda: images(*((2, 56) if t else (128, 224))),
+        "pairs": lambda: (
+            torch.randn(*((2, 16, 32) if t else (32, 96, 32))),
+            torch.randn(*((2, 16, 16, 8) if t else (32, 96, 96, 8))),
+        ),
     }
+    name, _, full = name.partition("-")
     make, precision = cases[name]
-    return make, batches[name](), precision
+    return make, batches[name](), full or precision

@@ -35,6 +35,10 @@ class LimitedPartitioner(CustomPartitionerFn):
         """Of the kernels: their cache knows forward and backward graphs, so the cut is in its key."""
         return "loadmaster"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For Inductor's caches, which pickle their settings: as `uuid`."""
+        return {}
+
     def __call__(self, gm: fx.GraphModule, joint_inputs: Sequence[object], **settings: Any) -> Cut:
         count: int = settings["num_fwd_outputs"]
         gm.graph.eliminate_dead_code()

@@ -24,8 +24,8 @@ from torch import Tensor
 from loadmaster.errors import DoesNotFit
 from loadmaster.runtime.meter import Meter, meter_of
 
-TIGHTENINGS = 3  # until the step is refused
-SPARE = 1.005  # of an excess
+TIGHTENINGS = 4  # until the step is refused
+SPARE = 0.004  # of the limit: what a step takes besides an excess when it is planned again
 ADAM_LIKE = ("Adam", "AdamW", "NAdam", "RAdam")  # their foreach step holds one more copy of all weights
 
 
@@ -156,11 +156,12 @@ class Promise:
         spare = sum(planned.peak_bytes - planned.least_bytes for planned in self.graphs)
         self._tightenings += 1
         if excess > spare or self._tightenings > TIGHTENINGS:
-            needed = words(self.measured_bytes - max(0, spare))
+            needed = words(self.measured_bytes - (spare if excess > spare else 0))
             what = f"a step took {words(self.measured_bytes)}, the limit is {words(self.limit_bytes)}"
             raise DoesNotFit(what, "memory_limit", f"give at least {needed}, or a smaller batch")
         say(f"a step took {words(self.measured_bytes)}, above {words(self.limit_bytes)}: it is compiled again for less")
-        self.tightened_bytes += round(excess * SPARE)
+        error = max(self.measured_bytes - self.predicted_bytes, self.tightened_bytes + excess)
+        self.tightened_bytes = error + round(SPARE * self.limit_bytes)
         self._measured_step = self._steps + 2
         self.graphs.clear()
         self._led = False
