@@ -10,7 +10,15 @@ if TYPE_CHECKING:
 
 def listed() -> list[Case]:
     """Every case, in the order of the files."""
-    from tests.contract import of_changes, of_hooks, of_inputs, of_models, of_optimizers, of_state  # noqa: F401
+    from tests.contract import (  # noqa: F401
+        of_changes,
+        of_hooks,
+        of_inputs,
+        of_models,
+        of_optimizers,
+        of_state,
+        of_surroundings,
+    )
     from tests.contract.cases import CASES
 
     return CASES

@@ -246,7 +246,7 @@ def _tick() -> int:
     return _tick.calls  # type: ignore[attr-defined, no-any-return]
 
 
-@stateful("a counter that a function keeps as its own attribute", "refused", fast=True, needs_verify=True)
+@stateful("a counter that a function keeps as its own attribute", "refused", fast=True)
 def function_attribute(self: Any, h: Tensor) -> Tensor:
     return h * _tick()
 

@@ -24,6 +24,7 @@ from loadmaster.cost import price
 from loadmaster.errors import CannotRun, InvalidPlan, InvalidSetting
 from loadmaster.files.plan import PlanFile
 from loadmaster.graph.columns import ints
+from loadmaster.importers.torch.arguments import seen_inside
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.graph import CapturedStep, Update
 from loadmaster.importers.torch.step import Target
@@ -39,6 +40,7 @@ from loadmaster.runtime.guard import Guard, refuse_autocast
 from loadmaster.runtime.naming import Backend, homes_of, lodged_of
 from loadmaster.runtime.processes import Post, Throttle, joined_group, places_of_ranks, same_everywhere, share_state
 from loadmaster.runtime.program import write_program
+from loadmaster.runtime.python_state import tensors_within
 from loadmaster.runtime.questions import Answers
 from loadmaster.runtime.schedule import Event, host_last, schedule
 from loadmaster.runtime.updates import Updates, check_kind, default_optimizer
@@ -142,9 +144,14 @@ def bound(
     if isinstance(module, nn.Module):
         refuse_module(module)
     captured, planning = match(module, inputs, plan, training, optimizer)
-    for leaf in torch.utils._pytree.tree_leaves(inputs):
+    with seen_inside(inputs):
+        leaves = torch.utils._pytree.tree_leaves(inputs)
+    for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             refuse_input(leaf, captured.training)
+        elif tensors_within(leaf):
+            what = f"an input is a {type(leaf).__name__}, which holds tensors that a step would not read again"
+            raise CannotRun(what, "the inputs of the step", "give its tensors, or make it a dataclass or a dict")
     if optimizer is not None and captured.training:
         check_kind(optimizer, captured.optimizer)
         refuse_optimizer(optimizer, module)
@@ -152,7 +159,7 @@ def bound(
     if watched.answers is not None:
         _refuse_answers_of_parts(plan, watched.answers)
     step = build(module, captured, planning, optimizer=optimizer, **settings)
-    step.answers = watched.answers
+    step.answers, step.words = watched.answers, frozenset(watched.words)
     step.guard = Guard(module, step.optimizer, captured.training, watched)
     return step, planning
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -16,12 +16,18 @@ from loadmaster.importers.torch.step import Given, Place
 from loadmaster.runtime.contract import refuse_input
 
 _WHERE = "the inputs of the step"
+_LAYOUT = {"is_contiguous", "stride", "storage_offset", "is_conj", "is_neg", "_version"}
 
 
 def tensors_of_batch(
-    captured: CapturedStep, named: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    captured: CapturedStep,
+    named: Mapping[str, Tensor],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    words: Collection[str] = (),
 ) -> dict[int, Tensor]:
-    """By their number among the given ones; `named`: the module's own. Another form of batch is refused."""
+    """By their number among the given ones; `named`: the module's own; `words`: of the model's code, which may ask for
+    strides or for what hangs on a tensor. Another form of batch is refused."""
     form, given = captured.trace.inputs, captured.trace.given
     inputs = joined(args, kwargs)
     if not kwargs and len(args) == 1 and isinstance(args[0], dict) and form.shape.type is dict:
@@ -38,6 +44,8 @@ def tensors_of_batch(
         if isinstance(place, Place) and isinstance(leaf, Tensor):
             own = named.get(given[place.index].name) if given[place.index].role != "input" else None
             _check_tensor(leaf, given[place.index], own, found.get(place.index, leaf), captured.training)
+            if words:
+                _refuse_asked(leaf, given[place.index], words)
             found[place.index] = leaf
         elif isinstance(leaf, Tensor) or type(leaf) is not type(place) or not _is(leaf, place):
             what = f"{leaf!r} was given where the step was captured with {place!r}"
@@ -60,6 +68,20 @@ def _check_tensor(leaf: Tensor, given: Given, own: Tensor | None, before: Tensor
         raise InvalidSetting(what, _WHERE, "plan with a tensor of its own as example input: .clone()")
     if type(leaf) not in (Tensor, nn.Parameter, nn.Buffer) or leaf.requires_grad:
         refuse_input(leaf, training)
+
+
+def _refuse_asked(leaf: Tensor, given: Given, words: Collection[str]) -> None:
+    """What code may ask of a tensor besides its values, shape and type."""
+    if not _LAYOUT.isdisjoint(words) and _layout(leaf) != _layout(given.fake):
+        what = f"{given.name} is laid out in memory otherwise than at capture, and the model asks how"
+        raise InvalidSetting(what, _WHERE, "give it as x.resolve_conj().contiguous(), also as example input")
+    if hung := [key for key in vars(leaf) if key in words]:
+        what = f"{given.name} has an attribute '{hung[0]}', which the model reads and a step does not"
+        raise InvalidSetting(what, _WHERE, "give it to the module as an input of its own")
+
+
+def _layout(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.stride(), tensor.storage_offset(), tensor.is_conj(), tensor.is_neg()
 
 
 def dtype_text(dtype: torch.dtype) -> str:

@@ -180,6 +180,9 @@ def refuse_optimizer(optimizer: torch.optim.Optimizer, module: nn.Module) -> Non
     refuse_optimizer_hooks(optimizer)
     known = {id(weight) for weight in module.parameters()}
     for number, group in enumerate(optimizer.param_groups):
+        if group.get("differentiable"):
+            what = "a differentiable optimizer cannot write to weights that need a gradient, and torch refuses its step"
+            raise CannotRun(what, f"optimizer.param_groups[{number}]", "leave differentiable=True out")
         for weight in group["params"]:
             if id(weight) not in known:
                 what = f"the optimizer has a weight of shape {list(weight.shape)} that the module does not have"

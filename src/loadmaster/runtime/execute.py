@@ -121,6 +121,7 @@ class AppliedStep:
         self.captured = binding.captured
         self.steps, self._detached = 0, False
         self.guard: Guard | None = None  # looks before each step whether the module is as it was captured
+        self.words: frozenset[str] = frozenset()  # of the model's own code
         self.answers: Answers | None = None  # to what the model asks of its inputs
         self.verified = "not verified"  # or what came of it; why not
         self.unproven: Callable[[AppliedStep, Any], None] | None = None  # proves the next call's batch, once
@@ -294,7 +295,7 @@ class AppliedStep:
         return self._given(*split(inputs))
 
     def _given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[int, Tensor]:
-        return tensors_of_batch(self.captured, self.binding.named, args, kwargs)
+        return tensors_of_batch(self.captured, self.binding.named, args, kwargs, self.words)
 
     def _let_go(self) -> None:
         for index, _, _ in self._inputs:

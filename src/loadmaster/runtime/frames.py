@@ -17,7 +17,8 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from loadmaster.importers.torch.arguments import as_arguments, seen_inside, split
-from loadmaster.importers.torch.caches import FunctionCaches
+from loadmaster.importers.torch.caches import Surroundings
+from loadmaster.importers.torch.interrupts import waiting_interrupts
 from loadmaster.importers.torch.signature import signature_of
 from loadmaster.importers.torch.step import Target, as_run
 from loadmaster.importers.torch.twin import Fakes, Twins, switch
@@ -39,7 +40,7 @@ def held_by_frames(module: nn.Module, inputs: Any, target: Target | None = None)
     """Op by op, for one inference of the module in Python; weights, buffers and inputs are there from the start."""
     mode = _Forgetful()
     given = as_arguments(inputs, type(module).__name__)
-    with fixed_draws(), seen_inside(given), FunctionCaches():
+    with waiting_interrupts(), fixed_draws(), seen_inside(given), Surroundings(module):
         fakes = Fakes(mode)
         twins = Twins(fakes)
         twin = twins(module)

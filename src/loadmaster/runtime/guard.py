@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from operator import attrgetter, itemgetter
 from types import FunctionType, MethodType
@@ -37,9 +38,10 @@ from loadmaster.runtime.python_state import (
     derived,
     parts_of,
     roots_of,
+    slots_of,
     state_of,
 )
-from loadmaster.runtime.watching import Watched
+from loadmaster.runtime.watching import Watched, is_state
 
 _OF_WEIGHT = attrgetter("requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks")
 _AGAIN = "plan and apply again: lm.apply(module, inputs, plan)"
@@ -53,7 +55,8 @@ class Guard:
     def __init__(
         self, module: nn.Module, optimizer: torch.optim.Optimizer | None, training: bool, watched: Watched
     ) -> None:
-        self.module, self.optimizer, self.watched = module, optimizer, watched
+        self.module, self.optimizer, self.training, self.watched = module, optimizer, training, watched
+        self.kept_step = getattr(type(optimizer), "step", None)
         self.names = [name for name, _ in module.named_modules()]
         self.parts = [part for _, part in module.named_modules()]
         with switched(module, training):
@@ -108,12 +111,15 @@ class Guard:
             for key, value in vars(part).items()
             if key not in _OF_MODULE and self._may_read(key)
         ]
+        todo += [(name, vars(weight)) for name, weight in self.weights.items() if vars(weight)]
         while todo:
             path, value = todo.pop()
-            if isinstance(value, (*PLAIN, Tensor, nn.Module, type, FunctionType, MethodType)) or id(value) in seen:
+            if isinstance(value, (*PLAIN, Tensor, nn.Module, type, MethodType)) or id(value) in seen:
+                continue
+            if isinstance(value, FunctionType) and not is_state(value):
                 continue
             seen.add(id(value))
-            if isinstance(value, (dict, list, set, deque, np.ndarray)) or hasattr(value, "__dict__"):
+            if isinstance(value, (dict, list, set, deque, np.ndarray)) or hasattr(value, "__dict__") or slots_of(value):
                 found.append((path, value))
             todo += [(f"{path}{name}", part) for name, part in parts_of(value)]
         return found
@@ -133,6 +139,11 @@ class Guard:
             self._explain_types()
         if [kind.forward for kind in self.kinds] != self.kept_forwards:
             raise CannotRun("the forward of a class was replaced since the step was captured", "forward", _AGAIN)
+        if self.kept_step is not getattr(type(self.optimizer), "step", None):
+            raise CannotRun("the step of the optimizer's class was replaced since apply", "optimizer.step", _AGAIN)
+        if self.training and not torch.is_grad_enabled():
+            what = "gradients are switched off around a step that trains, as torch.no_grad() does"
+            raise CannotRun(what, "torch.is_grad_enabled()", "call the step outside of it")
         if self.sizes != list(map(len, self.dicts)) or self._reads_differ():
             self._explain_attributes()
         if self.inside and not _equal([_contents(one) for _, one in self.inside], self.kept_inside):
@@ -249,6 +260,7 @@ class Guard:
             if state_of(roots_of(holder, name)) != before:
                 what = f"the variable {where} has changed since the step was captured, and forward reads it"
                 raise CannotRun(what, where, f"set it back, or {_AGAIN}")
+        self.kept_quick = now
 
     def _explain_ambient(self) -> None:
         for (what, before), (_, now) in zip(self.ambient, _ambient(), strict=True):
@@ -266,6 +278,8 @@ def _quick(holder: Any, name: str) -> Any:
     value = holder.get(name) if isinstance(holder, dict) else holder.cell_contents
     if isinstance(value, type):
         return dict(vars(value))
+    if isinstance(value, nn.Module):
+        return id(value), [part.training for part in value.modules()]
     return state_of({name: value}) if isinstance(value, (*STREAMS, Iterator)) else _contents(value)
 
 
@@ -280,7 +294,15 @@ def _contents(value: Any) -> Any:
         return value.tobytes() if value.nbytes <= 4096 else id(value)
     if isinstance(value, Tensor):
         return id(value)
-    return dict(vars(value)) if hasattr(value, "__dict__") and not isinstance(value, type) else value
+    if isinstance(value, (FunctionType, partial)):
+        return [value, *(_contents(part) for name, part in parts_of(value))]
+    if isinstance(value, type):
+        return value
+    return (
+        dict(vars(value))
+        if hasattr(value, "__dict__")
+        else [getattr(value, slot, None) for slot in slots_of(value)] or value
+    )
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import partial
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 STREAMS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+_HELD_BY_CODE = ("__defaults__", "__kwdefaults__", "args", "keywords")
 _OPAQUE = (type, FunctionType, MethodType, ModuleType, nn.Module)
 _DEEPEST = 12
 HOOKS = ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
@@ -81,6 +83,11 @@ def _walk(table: State, path: str, value: Any, seen: set[int], depth: int) -> No
         table[path] = (value.shape, hash(value.tobytes()) if value.dtype != object else id(value))
     elif isinstance(value, STREAMS):
         table[path] = _stream(value)
+    elif isinstance(value, FunctionType) and id(value) not in seen:
+        seen.add(id(value))
+        table[path] = id(value)
+        _walk_inside(table, path, value, seen, depth)
+        table[path] = (id(value), value.__code__)
     elif isinstance(value, _OPAQUE):
         table[path] = id(value) if not isinstance(value, MethodType) else (id(value.__self__), value.__func__)
     elif isinstance(value, Iterator):
@@ -108,11 +115,18 @@ def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{{{part!r}}}", part) for part in value if isinstance(part, PLAIN))
     elif hasattr(value, "__dict__"):
         yield from ((f".{key}", part) for key, part in list(vars(value).items()))
-    for kind in type(value).__mro__:
+    if isinstance(value, (FunctionType, partial)):
+        yield from ((f".{name}", getattr(value, name)) for name in _HELD_BY_CODE if hasattr(value, name))
+    yield from ((f".{slot}", getattr(value, slot)) for slot in slots_of(value) if hasattr(value, slot))
+
+
+def slots_of(value: Any) -> list[str]:
+    """Names of the attributes that an object has without a dict."""
+    found: list[str] = []
+    for kind in type(value).__mro__[:-1]:
         slots = vars(kind).get("__slots__", ())
-        for slot in (slots,) if isinstance(slots, str) else slots:
-            if hasattr(value, slot) and slot not in ("__dict__", "__weakref__"):
-                yield f".{slot}", getattr(value, slot)
+        found += (slots,) if isinstance(slots, str) else slots
+    return [slot for slot in found if slot not in ("__dict__", "__weakref__")]
 
 
 def _left(value: Any) -> str:
@@ -134,17 +148,19 @@ def _stream(value: Any) -> Any:
 def roots_of(holder: Any, name: str) -> dict[str, Any]:
     """A variable by its name; of a class, its plain attributes."""
     value = holder[name] if isinstance(holder, dict) else holder.cell_contents
+    if isinstance(value, nn.Module):
+        return {name: value, f"{name}.training": [part.training for part in value.modules()]}
     if isinstance(value, type):
-        inside = (*PLAIN, list, dict, set, Tensor)
+        inside = (*PLAIN, list, dict, set, Tensor, FunctionType)
         return {f"{name}.{key}": one for key, one in vars(value).items() if isinstance(one, inside) and key[:2] != "__"}
     return {name: value}
 
 
-def tensors_within(module: nn.Module) -> list[Tensor]:
-    """All tensors that a module reaches, in attributes and containers as well."""
+def tensors_within(root: Any) -> list[Tensor]:
+    """All tensors that a module or another value reaches, in attributes and containers as well."""
     found: dict[int, Tensor] = {}
     seen: set[int] = set()
-    todo: list[Any] = [part for _, part in module.named_modules()]
+    todo: list[Any] = [part for _, part in root.named_modules()] if isinstance(root, nn.Module) else [root]
     while todo:
         value = todo.pop()
         if isinstance(value, Tensor):

@@ -157,7 +157,7 @@ def unchanged(step: AppliedStep) -> Iterator[None]:
         finally:
             with torch.no_grad():
                 for value, old in zip(values, kept, strict=True):
-                    value.copy_(old)
+                    _own_elements(value, value).copy_(_own_elements(old, value))
             for weight, gradient in gradients:
                 weight.grad = gradient
             for one, before in zip(step.updates.optimizers, known, strict=True):
@@ -165,6 +165,14 @@ def unchanged(step: AppliedStep) -> Iterator[None]:
                     del one.state[new]
             step.binding.copies.note()
             step.updates.note()
+
+
+def _own_elements(tensor: Tensor, like: Tensor) -> Tensor:
+    """Without the repetitions that `like`, an expanded tensor, has of its memory."""
+    for dim, (size, stride) in enumerate(zip(like.shape, like.stride(), strict=True)):
+        if size > 1 and stride == 0:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
 
 
 @contextmanager
@@ -190,6 +198,7 @@ def twin(step: AppliedStep, home: torch.device | None = None) -> tuple[nn.Module
     for name, value in originals.items():
         twin = copies[name]
         twin.data = twin.data.to(home or before.get(id(value), value.device))
+        vars(twin).update(vars(value))  # what people hang on them
     if step.optimizer is None:
         return module, None
     name_of = {id(value): name for name, value in originals.items()}

@@ -8,16 +8,18 @@ draws a second time. The names that the code mentions tell the guard which attri
 
 from __future__ import annotations
 
+import dis
 import gc
+import os
 import random
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, SimpleNamespace
+from types import CodeType, FrameType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,12 +31,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from loadmaster.errors import CannotRun, LoadmasterError
 from loadmaster.importers.torch.arguments import as_arguments, seen_inside, split
-from loadmaster.importers.torch.caches import FunctionCaches
+from loadmaster.importers.torch.caches import Surroundings
 from loadmaster.importers.torch.export import switched
+from loadmaster.importers.torch.interrupts import waiting_interrupts
 from loadmaster.importers.torch.step import Target, as_run, fake_mode, loss_of
 from loadmaster.importers.torch.twin import Twins
 from loadmaster.importers.torch.values import ValueMode, fixed_draws
-from loadmaster.runtime.python_state import PLAIN, STREAMS, State, roots_of, state_of, tensors_within
+from loadmaster.runtime.python_state import PLAIN, STREAMS, State, roots_of, slots_of, state_of, tensors_within
 from loadmaster.runtime.questions import Answers
 
 _TORCH, _STANDARD = str(Path(torch.__file__).parent), sysconfig.get_path("stdlib")
@@ -44,7 +47,10 @@ _CHECKPOINT = str(Path(_TORCH, "utils", "checkpoint.py"))
 _CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
 _SEEDING = ("manual_seed", "seed", "set_rng_state", "fork_rng", "set_state")
 _LOOKS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default, torch.ops.aten.equal.default)
+_ASSERTIONS = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
 _WARNING_ONLY = ("warn_if_padding_and_no_attention_mask",)  # functions of transformers that look, and only warn
+_ENVIRONMENT = {"environ", "getenv"}
+_OF_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
 _WHOLE = ("__dict__", "vars", "getattr")  # code that has these may read any attribute
 
 
@@ -53,23 +59,29 @@ class Watched:
     """What was seen while a module ran.
 
     Attributes:
-        names: that its code mentions; None: any attribute may be read.
+        names: that its code mentions; with `any_name` any attribute may be read.
+        words: the same, of the user's own files.
         variables: of the user's own files and enclosing functions: (where, holder, name); a holder is a dict or a cell.
         notes: calls that a step would not make, as (what, line).
         draws_again: a checkpoint drew random numbers a second time.
         backward_inside: forward left gradients itself.
+        outside: 0 and the sizes of a tensor that the loss depends on, needs a gradient and is no Parameter.
         generators: ops drew from a generator of their own.
+        asserts: torch._assert_async was called.
         asked: lines that look at values other than those of inputs.
         answers: what was asked of the inputs.
     """
 
     names: set[str] = field(default_factory=set)
+    words: set[str] = field(default_factory=set)
     any_name: bool = False
     variables: list[tuple[str, Any, str]] = field(default_factory=list)
     notes: list[tuple[str, str]] = field(default_factory=list)
     draws_again: bool = False
     backward_inside: bool = False
+    outside: list[int] = field(default_factory=list)
     generators: bool = False
+    asserts: bool = False
     asked: list[str] = field(default_factory=list)
     answers: Answers | None = None
     loss: type = Tensor
@@ -79,7 +91,8 @@ def watch(module: nn.Module, inputs: Any, training: bool, gpu: bool = False) -> 
     """Runs a copy without memory, and refuses a module that does what a step cannot carry."""
     mode, name = fake_mode(), type(module).__name__
     given = as_arguments(inputs, name)
-    with seen_inside(given), fixed_draws():
+    around = Surroundings(module, mode.comes_of_given)
+    with waiting_interrupts(), seen_inside(given), fixed_draws(), around:
         twin, twins = _twin(module, mode)
         fakes = pytree.tree_map_only(Tensor, twins, given)
         watcher = _Watcher()
@@ -93,9 +106,12 @@ def watch(module: nn.Module, inputs: Any, training: bool, gpu: bool = False) -> 
         drawn = [
             one for one, old, new in zip(("random", "numpy.random"), numbers, _numbers(), strict=True) if old != new
         ]
-    _refuse_changes(before, after, name)
-    watcher.refuse_changed_variables()
+        _refuse_changes(before, after, name)
+        watcher.refuse_changed_variables()
     _refuse_notes(seen, drawn, name)
+    if around.stale:
+        what = f"what '{around.stale[0]}' remembers depends on weights or inputs, and a step computes it anew"
+        raise CannotRun(what, around.stale[0], "leave functools.lru_cache out there")
     return seen
 
 
@@ -135,14 +151,31 @@ def _run(twin: nn.Module, fakes: Any, mode: Any, training: bool, gpu: bool, watc
     args, kwargs = split(fakes)
     grad = torch.enable_grad() if training else torch.no_grad()
     run = as_run(mode, Target(gpu=gpu))
-    with FunctionCaches(), mode, enable_python_dispatcher(), run, grad, watcher.draws, watcher.watching():
+    with mode, enable_python_dispatcher(), run, grad, watcher.draws, watcher.watching():
         result = twin(*args, **kwargs)
         watcher.seen.backward_inside = any(weight.grad is not None for weight in twin.parameters())
         if training:
             loss = loss_of(result, type(twin).__name__)
             watcher.seen.loss = type(result if isinstance(result, Tensor) else loss)
             if loss.requires_grad:
-                loss.backward()  # type: ignore[no-untyped-call]
+                watcher.seen.outside = _learns_outside(loss, twin)
+                leaves = [weight for weight in twin.parameters() if weight.requires_grad]
+                loss.backward(inputs=leaves)  # type: ignore[no-untyped-call]
+
+
+def _learns_outside(loss: Tensor, twin: nn.Module) -> list[int]:
+    """Sizes of a tensor that gets a gradient and is no Parameter of the module."""
+    own, seen, todo = set(map(id, twin.parameters())), set(), [loss.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        weight = getattr(node, "variable", None)
+        if isinstance(weight, Tensor) and id(weight) not in own:
+            return [0, *weight.shape]
+        todo += [before for before, _ in node.next_functions]
+    return []
 
 
 def _twin(module: nn.Module, mode: Any) -> tuple[nn.Module, Any]:
@@ -157,6 +190,8 @@ def _twin(module: nn.Module, mode: Any) -> tuple[nn.Module, Any]:
             if isinstance(real, nn.Parameter):
                 twin = nn.Parameter(twin, requires_grad=real.requires_grad)
                 mode.know(twin, real.detach())
+            elif real.is_leaf and real.requires_grad:
+                twin.requires_grad_()
             made[id(real)] = twin
         return made[id(real)]
 
@@ -190,6 +225,13 @@ def _refuse_notes(seen: Watched, drawn: list[str], name: str) -> None:
     if seen.backward_inside:
         what = "forward calls backward() itself, and a step has the gradients of the loss that it returns alone"
         raise CannotRun(what, name, "return that loss with the others, as one sum")
+    if seen.outside:
+        what = f"the loss has a gradient for a tensor of shape {seen.outside[1:]} that is no Parameter of {name}"
+        fix = "make it a Parameter of the module, or detach it: no step would fill its .grad"
+        raise CannotRun(what, name, fix)
+    if seen.asserts:
+        what = "forward asserts something of its tensors' values, which no step looks at"
+        raise CannotRun(what, f"{name}, torch._assert_async", "check it outside of the step, or leave it out")
     if seen.generators:
         fix = "draw from torch's own generator"
         raise CannotRun(f"{name} draws from a torch.Generator of its own", name, fix)
@@ -217,6 +259,7 @@ class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _LOOKS:
             self._note_idle(sys._getframe(1))
+        self.seen.asserts |= func in _ASSERTIONS
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.seen.draws_again |= _inside_checkpoint(sys._getframe(1))
             self.seen.generators |= any(isinstance(value, torch.Generator) for value in (kwargs or {}).values())
@@ -256,6 +299,7 @@ class _Watcher:
         self.seen = Watched()
         self.draws = _Draws(self.seen)
         self._codes: set[CodeType] = set()
+        self._classes: set[type] = set()
         self._kept: list[Any] = []
 
     @contextmanager
@@ -313,23 +357,38 @@ class _Watcher:
         if _is_librarys(file) or file.startswith(_SITE):
             return
         self.seen.any_name |= any(name in _WHOLE for name in code.co_names)
-        for name in code.co_names:
-            if name in frame.f_globals:
-                self._keep(f"'{name}' of {Path(file).name}", frame.f_globals, name)
+        self.seen.words.update(code.co_names, words)
+        for name in _globals_of(code) & frame.f_globals.keys():
+            self._keep(f"'{name}' of {Path(file).name}", frame.f_globals, name, code.co_names)
         for cell in _cells(code):
-            self._keep(f"'{cell[0]}' of the function around {code.co_name}", cell[1], cell[0])
+            self._keep(f"'{cell[0]}' of the function around {code.co_name}", cell[1], cell[0], code.co_names)
+        if not _ENVIRONMENT.isdisjoint(code.co_names):
+            self._keep("os.environ", vars(os.environ), "_data")
+        kind = type(frame.f_locals.get(code.co_varnames[0])) if code.co_argcount else type(None)  # whose method it is
+        if _is_users(kind) and not issubclass(kind, nn.Module):
+            self._keep_class(kind)
 
     def look_at_classes(self, module: nn.Module) -> None:
         """What the user's own classes of layers hold themselves."""
         kinds = {kind for part in module.modules() for kind in type(part).__mro__ if _is_users(kind)}
         for kind in sorted(kinds, key=lambda one: one.__qualname__):
+            self._keep_class(kind)
+
+    def _keep_class(self, kind: type) -> None:
+        if kind not in self._classes:
+            self._classes.add(kind)
             self._keep(f"'{kind.__name__}' (an attribute of the class)", {kind.__name__: kind}, kind.__name__)
 
-    def _keep(self, where: str, holder: Any, name: str) -> None:
-        value = holder[name] if isinstance(holder, dict) else holder.cell_contents
-        if not (_is_users(value) if isinstance(value, type) else _is_state(value)):
+    def _keep(self, where: str, holder: Any, name: str, attributes: Collection[str] = ()) -> None:
+        """`attributes`: that the code mentions, which may be those of a module of Python."""
+        if any(one is holder and known == name for _, one, known in self.seen.variables):
             return
-        if not any(one is holder and known == name for _, one, known in self.seen.variables):
+        value = holder[name] if isinstance(holder, dict) else holder.cell_contents
+        if isinstance(value, ModuleType):
+            for part in attributes if _is_users_module(value) and attributes else ():
+                if part in vars(value):
+                    self._keep(f"'{part}' of {value.__name__}", vars(value), part, set(attributes) - {part})
+        elif _is_users(value) if isinstance(value, type) else is_state(value):
             self.seen.variables.append((where, holder, name))
             self._kept.append(state_of(roots_of(holder, name)))
 
@@ -349,17 +408,31 @@ def _is_librarys(file: str) -> bool:
     return standard or file.startswith((_TORCH, "<eval_with_key>", "<string>"))
 
 
-def _is_state(value: Any) -> bool:
+def is_state(value: Any) -> bool:
     """Whether a variable holds something that may change and that we can compare."""
     if isinstance(value, (*PLAIN, list, dict, set, SimpleNamespace, Iterator, np.ndarray, Tensor, *STREAMS)):
         return True
-    return _is_users(type(value)) and not isinstance(value, nn.Module) and hasattr(value, "__dict__")
+    if isinstance(value, FunctionType):
+        return not _is_librarys(value.__code__.co_filename) and not value.__code__.co_filename.startswith(
+            (_SITE, _HERE)
+        )
+    return isinstance(value, nn.Module) or (
+        _is_users(type(value)) and bool(hasattr(value, "__dict__") or slots_of(value))
+    )
 
 
 def _is_users(kind: type) -> bool:
-    module = sys.modules.get(kind.__module__)
+    return kind.__module__ != "builtins" and _is_users_module(sys.modules.get(kind.__module__))
+
+
+def _is_users_module(module: ModuleType | None) -> bool:
     file = str(getattr(module, "__file__", None) or "")
-    return not _is_librarys(file) and not file.startswith((_SITE, _HERE)) and kind.__module__ != "builtins"
+    return not _is_librarys(file) and not file.startswith((_SITE, _HERE))
+
+
+def _globals_of(code: CodeType) -> set[str]:
+    """Names of globals, among which attributes are not."""
+    return {one.argval for one in dis.get_instructions(code) if one.opname in _OF_GLOBALS}
 
 
 def _cells(code: CodeType) -> list[tuple[str, Any]]:

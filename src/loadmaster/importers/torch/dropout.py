@@ -1,4 +1,4 @@
-"""Dropout as torch runs it where it drops nothing: in inference, or with a share of 0."""
+"""Dropout as torch runs it where it draws nothing: in inference, or with a share of 0 or 1."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch.overrides import TorchFunctionMode
 
 
 class IdleDropout(TorchFunctionMode):
-    """While it is entered, dropout that drops nothing gives back its input. By the Python dispatcher, through which
-    steps are traced, it would make a copy, which no real step makes."""
+    """While it is entered, dropout that drops nothing gives back its input, and one that drops all multiplies by 0. By
+    the Python dispatcher, through which steps are traced, it would copy or draw, which no real step does."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.nn.functional.dropout:
@@ -20,4 +20,7 @@ class IdleDropout(TorchFunctionMode):
 
 
 def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    if training and p == 1:
+        nothing = torch.zeros((), dtype=input.dtype, device=input.device)
+        return input.mul_(nothing) if inplace else input.mul(nothing)
     return torch.nn.functional.dropout(input, p, training, inplace) if training and p else input

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx, nn
 
+from loadmaster.importers.torch.interrupts import interrupt_if_asked
+
 # Private to torch but the only way back from a running autograd node to the forward op (torch 2.6 to 2.13).
 _next_sequence_number = torch._C._autograd._get_sequence_nr
 _running_autograd_node = torch._C._current_autograd_node
@@ -73,7 +75,11 @@ class Origins:
                 handle.remove()
 
     def _enter(self, name: str) -> Callable[..., None]:
-        return lambda module, args: self.calls.append(name)
+        def enter(module: nn.Module, args: Any) -> None:
+            interrupt_if_asked()
+            self.calls.append(name)
+
+        return enter
 
     def _leave(self, name: str) -> Callable[..., None]:
         def leave(module: nn.Module, args: Any, result: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -13,6 +14,8 @@ _PACKED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.ao
 _NESTED = "a nested (jagged) tensor, whose sizes depend on the data", "pad to one length, and mask what is padding"
 # Parts of torch's message, what it means, and what to do.
 _KNOWN_FAILURES = (
+    ("symbolically trace a dynamo-optimized function", "it calls a function compiled by torch.compile",
+     "call the function itself, without torch.compile"),
     ("igher order operator", "it chooses a branch or a number of rounds by data (torch.cond, while_loop, map)",
      "choose in Python before, or compute both branches and take torch.where"),
     ("nested_tensor", f"it makes {_NESTED[0]}", _NESTED[1]),
@@ -31,6 +34,12 @@ def refuse_uncapturable(module: nn.Module, inputs: Any, label: str) -> None:
             what = f"layer '{name}' ({type(part).__name__}) holds packed weights, which have no sizes"
             fix = "capture the module before it is quantized, or quantize it with torchao, whose weights are tensors"
             raise ImportFailed(what, label, fix)
+        if isinstance(part, torch.jit.ScriptModule):
+            what = f"layer '{name}' ({part.original_name}) is TorchScript, whose code is not Python's any more"
+            raise ImportFailed(what, label, "give the layer as it was before torch.jit")
+        if "_orig_mod" in part._modules or part._compiled_call_impl is not None:
+            what = f"layer '{name}' ({type(part).__name__}) is compiled by torch.compile"
+            raise ImportFailed(what, label, "load and apply the model without it: a plan has kernels of its own")
     for leaf in pytree.tree_leaves(inputs):
         if isinstance(leaf, Tensor) and leaf.is_nested:
             raise ImportFailed(f"an input is {_NESTED[0]}", label, _NESTED[1])

@@ -24,8 +24,9 @@ from torch.utils import _pytree as pytree
 from loadmaster.errors import ImportFailed
 from loadmaster.importers.torch.arguments import Inputs, seen_inside, split
 from loadmaster.importers.torch.attention import GpuAttention
-from loadmaster.importers.torch.caches import FunctionCaches
+from loadmaster.importers.torch.caches import Surroundings
 from loadmaster.importers.torch.dropout import IdleDropout
+from loadmaster.importers.torch.interrupts import waiting_interrupts
 from loadmaster.importers.torch.mutation import writes_only_given
 from loadmaster.importers.torch.origin import Origins, origin_of
 from loadmaster.importers.torch.recurrent import dropout_between_layers
@@ -165,11 +166,11 @@ def trace_step(
     """One step of `module` on `inputs`. Neither is written to, and nothing of the size of a tensor is allocated.
     `target`: what runs the step, and what its caller keeps."""
     mode = _mode_of(module, inputs)
-    with mode.forgetting(), fixed_draws(), seen_inside(inputs):
-        with FunctionCaches() as caches:
+    with waiting_interrupts(), mode.forgetting(), fixed_draws(), seen_inside(inputs):
+        with Surroundings(module) as caches:
             trace = _trace(mode, module, inputs, training, origins, target or Target())
         if caches.read:
-            with FunctionCaches():
+            with Surroundings(module):
                 trace = _trace(mode, module, inputs, training, origins, target or Target())
         warn_of_values(mode.asked, type(module).__name__)
     return trace
@@ -199,10 +200,22 @@ def _give_back(traced: fx.GraphModule, originals: Mapping[int, Any]) -> None:
     for node in traced.graph.nodes:
         if node.op == "get_attr":
             name = str(node.target)
-            setattr(traced, name, originals.get(id(getattr(traced, name)), getattr(traced, name)))
-        elif isinstance(node.kwargs.get("generator"), torch.Generator):
-            own = originals.get(id(node.kwargs["generator"]), node.kwargs["generator"])
-            node.kwargs = {**node.kwargs, "generator": own}
+            own = originals.get(id(getattr(traced, name)), getattr(traced, name))
+            setattr(traced, name, own)
+            if isinstance(own, torch.Generator):  # an argument, and no tensor
+                node.meta["generator"] = own
+        found = {key: _generator(value, originals) for key, value in node.kwargs.items()}
+        if any(found.values()):
+            node.kwargs = {**node.kwargs, **{key: own for key, own in found.items() if own is not None}}
+    for node in [node for node in traced.graph.nodes if "generator" in node.meta]:
+        traced.graph.erase_node(node)
+
+
+def _generator(value: Any, originals: Mapping[int, Any]) -> torch.Generator | None:
+    """The module's own, where an argument is a twin of it."""
+    if isinstance(value, fx.Node):
+        return value.meta.get("generator")
+    return originals.get(id(value), value) if isinstance(value, torch.Generator) else None
 
 
 def _halves(*args: Any) -> Any:
@@ -298,6 +311,11 @@ class _Step:
             what = f"the loss of {type(self.twin).__name__} depends on no weight that needs a gradient"
             raise ImportFailed(what, "the module's output", "capture with training=False, or give it weights to learn")
         wanted = {given.name: tensor for given, tensor in zip(self.given, tensors, strict=True) if tensor.requires_grad}
+        for given in self.given:
+            if given.role == "input" and given.name in wanted:
+                what = f"forward asks for the gradient of '{given.name}' itself, which would be left in its .grad"
+                fix = "ask for that of a tensor of its own: x = x.detach().requires_grad_()"
+                raise ImportFailed(what, type(self.twin).__name__, fix)
         gradients = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
         found = {name: gradient for name, gradient in zip(wanted, gradients, strict=True) if gradient is not None}
         self.learned, self.num_outputs = list(found), 1 + len(kept)

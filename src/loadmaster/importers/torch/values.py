@@ -163,6 +163,9 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     def _answer(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if func is _grouped_mm and args[0].dtype != torch.bfloat16:
             return self._grouped_product(*args, **kwargs)
+        if real := [tensor for tensor in _written(func, args, kwargs) if not isinstance(tensor, FakeTensor)]:
+            self._spoilt.update(map(_memory, real))  # of a global, say: it must not be written to
+            args, kwargs = pytree.tree_map_only(Tensor, self._as_fake, (args, kwargs))
         try:
             return super().dispatch(func, types, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
@@ -177,6 +180,9 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             else:
                 self._ask(needed, (func, args, kwargs), real)
             return pytree.tree_map_only(Tensor, self._like, real)
+
+    def _as_fake(self, tensor: Tensor) -> Tensor:
+        return tensor if isinstance(tensor, FakeTensor) else self.from_tensor(tensor)
 
     def _like(self, tensor: Tensor) -> Tensor:
         with self:
@@ -215,6 +221,11 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             )
             self.asked.append(line_of_call())
             self.questions.append(Question(self.asked[-1], given, draws, calls, last, answer))
+
+    def comes_of_given(self, fake: Tensor) -> bool:
+        """Whether it was computed from weights, inputs or draws."""
+        self._keep_last()
+        return any(call in self._facts or _draws(self._calls[call][0]) for call in self._needed([fake]))
 
     def _run(self, func: OpOverload, args: Any, kwargs: Any) -> tuple[Any, list[int]]:
         """What a call gives for real, or None; and the calls that it depends on."""
@@ -379,12 +390,13 @@ def _told(question: str, answer: Callable[..., bool]) -> Iterator[None]:
         setattr(found, question, before)
 
 
-def _written(func: OpOverload, args: Sequence[Any]) -> list[Tensor]:
+def _written(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Tensor]:
     """What a call writes to."""
     if not (isinstance(func, OpOverload) and func._schema.is_mutable):
         return []
-    pairs = zip(func._schema.arguments, args, strict=False)
-    return _tensors([v for argument, v in pairs if argument.alias_info is not None and argument.alias_info.is_write])
+    given = {**dict(zip((one.name for one in func._schema.arguments), args, strict=False)), **(kwargs or {})}
+    written = [argument.name for argument in func._schema.arguments if argument.is_write]
+    return _tensors([given[name] for name in written if name in given])
 
 
 def _alike(one: Any, other: Any) -> bool:
