@@ -149,7 +149,7 @@ def _read_go(problem: Problem, seed: int) -> ReadPolicy:
     device, devices = ints(passes[-1].made.device[0].numpy()), problem.num_devices
 
     def rows(made: GoDecisions, count: int) -> GoDecisions:
-        return GoDecisions(*(each.repeat(count * devices, 1) for each in made.columns))
+        return GoDecisions(*(each.repeat(count * devices, 1) for each in made))
 
     def changed(group: int, kinds: frozenset[str], donor: int) -> GoGraph:
         ops, pairs, beside = graph.ops.copy(), graph.pairs.copy(), _beside(edges, group)

@@ -8,6 +8,7 @@ and clusters of any size. Worked out once per problem, in numpy; groups get sums
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,14 +55,6 @@ class Features:
     before: Ints  # [edges]
     after: Ints  # [edges]
 
-    @property
-    def num_ops(self) -> int:
-        return len(self.ops)
-
-    @property
-    def num_devices(self) -> int:
-        return len(self.devices)
-
     def without_scopes(self) -> Features:
         ops = self.ops.copy()
         ops[:, -SCOPE_COLUMNS:] = 0
@@ -72,27 +65,26 @@ class Features:
 class _Sizes:
     """Bytes and times per op, before they are scaled."""
 
-    made: NDArray[np.float64]
-    read: NDArray[np.float64]
-    workspace: NDArray[np.float64]
-    resident: NDArray[np.float64]  # weights and inputs, counted where first read in the mirrored order
-    shared: NDArray[np.float64]  # weights and inputs it reads, wherever they are counted
-    saved: NDArray[np.float64]  # made before the turning point and read after it
-    stays: NDArray[np.float64]  # made and alive to the end
-    held: NDArray[np.float64]  # made bytes times how long they live in program order
-    time: NDArray[np.float64]
+    made: NDArray[Any]
+    read: NDArray[Any]
+    workspace: NDArray[Any]
+    resident: NDArray[Any]  # weights and inputs, counted where first read in the mirrored order
+    shared: NDArray[Any]  # weights and inputs it reads, wherever they are counted
+    saved: NDArray[Any]  # made before the turning point and read after it
+    stays: NDArray[Any]  # made and alive to the end
+    held: NDArray[Any]  # made bytes times how long they live in program order
+    time: NDArray[Any]
 
 
 def features_of(problem: Problem) -> Features:
     """Everything the networks read, computed once per problem."""
     mirror_order = np.argsort(mirrored_position(problem), kind="stable")
     mirror = positions(mirror_order)
-    orders = _orders(problem)
     sizes = _sizes(problem, mirror)
     shares = _shares(sizes, mirror_order)
     start, before = problem.graph.dependencies
     return Features(
-        ops=_op_columns(problem, sizes, shares, orders, mirror),
+        ops=_op_columns(problem, sizes, shares, mirror),
         devices=_device_columns(problem),
         pairs=_pair_columns(problem, shares),
         able=problem.able.reshape(-1),
@@ -104,19 +96,18 @@ def features_of(problem: Problem) -> Features:
 
 def group_features(features: Features, label: Ints) -> Features:
     """The same columns for groups of ops: sizes and times added up, all else the mean by time."""
-    count, devices = int(label.max()) + 1, features.num_devices
+    count, devices = int(label.max()) + 1, len(features.devices)
     size = np.exp2(features.ops[:, : 2 * SIZES : 2].astype(np.float64) * 16) - 1
     time = size[:, SIZES - 1] + 1e-3 * (1 + size[:, SIZES - 1].mean())
     share = csr_array((time, (label, np.arange(len(label)))), shape=(count, len(label)))
     total = np.bincount(label, time, count)[:, None]
-
-    def mean(columns: NDArray[np.generic]) -> NDArray[np.float64]:
-        return np.asarray(share @ columns.astype(np.float64) / total)
-
     member = csr_array((np.ones(len(label)), (label, np.arange(len(label)))), shape=(count, len(label)))
-    ops = mean(features.ops)
+    ops, pairs = (
+        np.asarray(share @ columns.reshape(len(label), -1).astype(np.float64) / total)
+        for columns in (features.ops, features.pairs)
+    )
     ops[:, : 2 * SIZES] = np.stack([part for column in (member @ size).T for part in _scaled(column)], axis=1)
-    pairs = mean(features.pairs.reshape(len(label), -1)).reshape(count, devices, -1)
+    pairs = pairs.reshape(count, devices, -1)
     times = member @ features.pairs.reshape(len(label), devices, -1)[:, :, 1]
     pairs[:, :, 1] = times / max(1e-9, times.mean()) / 4
     edges = np.unique(np.stack([label[features.before], label[features.after]], axis=1), axis=0)
@@ -135,12 +126,6 @@ def _narrow(column: NDArray[np.floating]) -> Floats:
     return np.ascontiguousarray(np.clip(column, -8, 8), np.float32)
 
 
-def _orders(problem: Problem) -> Floats:
-    by_critical = np.lexsort((np.arange(problem.num_ops), -upward_rank(problem)))
-    orders = (np.arange(problem.num_ops), memory_order(problem, among=PLAIN), by_critical, memory_order(problem, "dfs"))
-    return _narrow(np.stack([(positions(order) + 0.5) / problem.num_ops for order in orders], axis=1))
-
-
 def _sizes(problem: Problem, mirror: Ints) -> _Sizes:
     graph, count = problem.graph, problem.num_ops
     reader, nbytes = rows_of(graph.read_start), graph.own_bytes.astype(np.float64)
@@ -150,31 +135,22 @@ def _sizes(problem: Problem, mirror: Ints) -> _Sizes:
     turn = turning_point(problem)
     own = nbytes[is_made]
     maker = made_of[is_made]
-
-    def total(values: NDArray[np.floating]) -> NDArray[np.float64]:
-        return _sums(maker, values, count)
-
     there = problem.resident[graph.reads]
     tensors, readers = graph.reads[there], reader[there]
     by_place = np.lexsort((mirror[readers], tensors))
     first = by_place[np.unique(tensors[by_place], return_index=True)[1]]
     crosses = (maker <= turn) & (last[is_made] > turn)
     return _Sizes(
-        made=total(own),
-        read=_sums(reader, problem.read_bytes, count),
+        made=np.bincount(maker, own, count),
+        read=np.bincount(reader, problem.read_bytes, count),
         workspace=graph.workspace_bytes.astype(np.float64),
-        resident=_sums(readers[first], nbytes[tensors[first]], count),
-        shared=_sums(readers, nbytes[tensors], count),
-        saved=total(own * crosses),
-        stays=total(own * problem.stays[is_made]),
-        held=total(own * (last[is_made] - maker + 1) / count),
+        resident=np.bincount(readers[first], nbytes[tensors[first]], count),
+        shared=np.bincount(readers, nbytes[tensors], count),
+        saved=np.bincount(maker, own * crosses, count),
+        stays=np.bincount(maker, own * problem.stays[is_made], count),
+        held=np.bincount(maker, own * (last[is_made] - maker + 1) / count, count),
         time=problem.best_ns.astype(np.float64),
     )
-
-
-def _sums(rows: Ints, values: NDArray[np.generic], count: int) -> NDArray[np.float64]:
-    """[count] the values of each row added up."""
-    return np.asarray(np.bincount(rows, values, count), np.float64)
 
 
 def _shares(sizes: _Sizes, mirror_order: Ints) -> NDArray[np.float64]:
@@ -194,23 +170,14 @@ def _scaled(column: NDArray[np.float64]) -> list[NDArray[np.float64]]:
     return [np.log2(1 + column) / 16, np.log2(0.01 + column / mean) / 4]
 
 
-def _op_columns(problem: Problem, sizes: _Sizes, shares: NDArray[np.float64], orders: Floats, mirror: Ints) -> Floats:
+def _op_columns(problem: Problem, sizes: _Sizes, shares: NDArray[np.float64], mirror: Ints) -> Floats:
     graph, count = problem.graph, problem.num_ops
     start, before = graph.dependencies
     up, down = upward_rank(problem).astype(np.float64), downward_rank(problem).astype(np.float64)
     turn = turning_point(problem)
     columns: list[NDArray[np.floating]] = []
-    for column in (
-        sizes.made,
-        sizes.read,
-        sizes.workspace,
-        sizes.resident,
-        sizes.shared,
-        sizes.saved,
-        sizes.held,
-        sizes.time,
-    ):
-        columns += _scaled(column)
+    for name in ("made", "read", "workspace", "resident", "shared", "saved", "held", "time"):
+        columns += _scaled(getattr(sizes, name))
     columns += [np.log2(1 + np.diff(start)) / 4, np.log2(1 + np.bincount(before, minlength=count)) / 4]
     columns += [up / max(1.0, up.max()), down / max(1.0, down.max()), (up + down) / max(1.0, (up + down).max())]
     columns += [(np.arange(count) > turn).astype(float), np.full(count, (turn + 1) / count)]
@@ -219,7 +186,9 @@ def _op_columns(problem: Problem, sizes: _Sizes, shares: NDArray[np.float64], or
         np.stack([np.ones(count), sizes.made, sizes.resident, sizes.stays, sizes.held, sizes.time], 1) + 1e-9, 0
     )
     columns += [*(2 * shares - 1).T, *(2 * program / program[-1] - 1).T]
-    columns += [*(2 * orders - 1).T]
+    by_critical = np.lexsort((np.arange(count), -upward_rank(problem)))
+    orders = (np.arange(count), memory_order(problem, among=PLAIN), by_critical, memory_order(problem, "dfs"))
+    columns += [2 * _narrow((positions(order) + 0.5) / count) - 1 for order in orders]
     work = np.array([work_of(kind) for kind in graph.kind])
     columns += [(work == kind).astype(float) for kind in (HEAVY, ELEMENTWISE, REDUCTION, OPAQUE)]
     columns += _scope_columns(problem, mirror)

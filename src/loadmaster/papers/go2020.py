@@ -154,7 +154,7 @@ def look_again(network: GoNetwork, batch: GoBatch, drawn: GoDraw) -> tuple[Tenso
 
 def decided(made: GoDecisions, rows: slice, groups: int) -> tuple[Ints, Ints, Ints]:
     """(fusion, device, level) of these rows, without padding."""
-    fusion, device, level = (ints(each[rows, :groups].numpy()) for each in made.columns)
+    fusion, device, level = (ints(each[rows, :groups].numpy()) for each in made)
     return fusion, device, level
 
 

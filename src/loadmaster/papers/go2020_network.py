@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -61,17 +62,13 @@ class GoGraph:
     size: Floats  # [groups]
     capacity: Floats  # [devices]
 
-    @property
-    def num_groups(self) -> int:
-        return len(self.ops)
-
 
 def read_problem(problem: Problem, groups: int, scopes: bool = True) -> GoGraph:
     """The problem in at most that many groups: ops of a module, or along heavy tensors where it says no modules."""
     features = features_of(problem) if scopes else features_of(problem).without_scopes()
     label = groups_of(problem, groups)
     coarse = group_features(features, label)
-    count, devices = coarse.num_ops, problem.num_devices
+    count, devices = len(coarse.ops), problem.num_devices
     slow = np.where(problem.op_ns == CANNOT, problem.best_ns[:, None] * 10, problem.op_ns)
     unit = max(1.0, float(problem.best_ns.sum())) / devices
     size = _group_bytes(problem, label, count)
@@ -149,52 +146,40 @@ def batch_of(
     given: Sequence[Ints | None],
     device: torch.device | str = "cpu",
 ) -> GoBatch:
-    groups, devices = max(one.num_groups for one in many), max(len(one.devices) for one in many)
+    groups = max(len(one.ops) for one in many)
+    padded = ("ops", "devices", "pairs", "able", "graph", "time", "size", "capacity")
+    columns = {name: [torch.tensor(getattr(one, name)) for one in many] for name in padded}
+    columns["there"] = [torch.ones(len(one.ops), dtype=torch.bool) for one in many]
+    columns["given"] = [torch.tensor(ints([]) if one is None else one) for one in given]
+    wires = {
+        "before": np.concatenate([one.before + row * groups for row, one in enumerate(many)]),
+        "after": np.concatenate([one.after + row * groups for row, one in enumerate(many)]),
+        "traffic": np.concatenate([one.traffic for one in many]),
+        "decides": np.array([[task in wanted for task in TASKS] for wanted in tasks]),
+    }
+    joined = {name: torch.from_numpy(column).to(device) for name, column in wires.items()}
+    return GoBatch(**joined, **{name: pad(parts, name, groups).to(device) for name, parts in columns.items()})
 
-    def padded(parts: Sequence[np.ndarray], *width: int, kind: type = np.float32) -> Tensor:
-        whole: NDArray[np.generic] = np.zeros((len(parts), *width), kind)
-        for row, part in enumerate(parts):
-            whole[row][tuple(slice(size) for size in part.shape)] = part
-        return torch.from_numpy(whole).to(device)
 
-    def column(name: str, *width: int, kind: type = np.float32) -> Tensor:
-        return padded([getattr(one, name) for one in many], *width, kind=kind)
-
-    def joined(parts: Sequence[np.ndarray]) -> Tensor:
-        return torch.from_numpy(np.concatenate(parts)).to(device)
-
-    return GoBatch(
-        ops=column("ops", groups, OPS_WIDTH),
-        devices=column("devices", devices, DEVICES_WIDTH),
-        pairs=column("pairs", groups, devices, PAIRS_WIDTH),
-        able=column("able", groups, devices, kind=np.bool_),
-        graph=column("graph", GRAPH_WIDTH),
-        there=padded([np.ones(one.num_groups, np.bool_) for one in many], groups, kind=np.bool_),
-        before=joined([one.before + row * groups for row, one in enumerate(many)]),
-        after=joined([one.after + row * groups for row, one in enumerate(many)]),
-        traffic=joined([one.traffic for one in many]),
-        time=column("time", groups, devices),
-        size=column("size", groups),
-        capacity=column("capacity", devices),
-        decides=torch.tensor([[task in wanted for task in TASKS] for wanted in tasks], device=device),
-        given=padded([ints([]) if one is None else one for one in given], groups, kind=np.int64),
-    )
+def pad(parts: list[Tensor], name: str, groups: int) -> Tensor:
+    """[graphs, ...] zeros where a graph has fewer groups or devices than another."""
+    sizes = [max(sizes) for sizes in zip(*(part.shape for part in parts), strict=True)]
+    sizes = [groups] if name == "given" else sizes
+    whole = parts[0].new_zeros(len(parts), *sizes)
+    for row, part in enumerate(parts):
+        whole[row][tuple(slice(size) for size in part.shape)] = part
+    return whole
 
 
 # ---------------------------------------------------------------- decisions of a pass
 
 
-@dataclass(frozen=True, eq=False)
-class GoDecisions:
+class GoDecisions(NamedTuple):
     """Of each group of each row: its priority among merges (0: its ops join no reader), its device, its level."""
 
     fusion: Tensor  # [rows, groups]
     device: Tensor  # [rows, groups]
     level: Tensor  # [rows, groups]
-
-    @property
-    def columns(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.fusion, self.device, self.level
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,14 +258,12 @@ class SegmentAttention(nn.Module):
         allowed = torch.cat([known, seen], dim=2)[:, :, None, None, :].expand(-1, -1, 1, length, -1)
         itself = functional.pad(torch.eye(length, dtype=torch.bool, device=state.device), (length, 0))
         key, value = self.key_value(torch.cat([cached, segments], dim=2)).chunk(2, dim=-1)
-        query, key, value = (self.split(each) for each in (self.query(segments), key, value))
+        query, key, value = (
+            each.unflatten(3, (self.heads, -1)).transpose(2, 3) for each in (self.query(segments), key, value)
+        )
         mixed = functional.scaled_dot_product_attention(query, key, value, allowed | itself)
         out: Tensor = self.out(mixed.transpose(2, 3).reshape(rows, -1, hidden)[:, :groups])
         return out
-
-    def split(self, each: Tensor) -> Tensor:
-        """[rows, segments, heads, places, width of a head]"""
-        return each.view(*each.shape[:3], self.heads, -1).transpose(2, 3)
 
 
 # ---------------------------------------------------------------- the policy: sections 3.4 and 3.5
@@ -408,16 +391,15 @@ def near_of(batch: GoBatch, row: Tensor, last: GoDecisions | None) -> Tensor:
     place = functional.one_hot(last.device, devices).float() * batch.there[row][:, :, None]
     beside = place.view(graphs, -1, groups, devices).transpose(1, 2).reshape(graphs * groups, -1)  # samples abreast
 
-    def share(source: Tensor, target: Tensor) -> Tensor:
+    shares = []
+    for source, target in ((batch.before, batch.after), (batch.after, batch.before)):
         total = torch.zeros_like(beside).index_add(0, target, beside[source] * batch.traffic[:, None])
         each = total.view(graphs, groups, -1, devices).transpose(1, 2).reshape(place.shape)
-        return each / each.sum(dim=2, keepdim=True).clamp(min=1e-6)
-
+        shares.append(each / each.sum(dim=2, keepdim=True).clamp(min=1e-6))
     time = (batch.time[row] * place).sum(dim=1)
     held = (batch.size[row][:, :, None] * place).sum(dim=1)
     full = (held / batch.capacity[row].clamp(min=1e-6)).clamp(max=4)
     load = torch.stack([time, full], dim=2)[:, None].expand(-1, groups, -1, -1)
-    shares = share(batch.before, batch.after), share(batch.after, batch.before)
     return torch.cat([torch.stack([place, *shares], dim=3), load], dim=3)
 
 
@@ -436,7 +418,7 @@ class Noise:
         again: GoDecisions | None = None,
     ) -> None:
         self.lean, self.temperature, self.generator = lean, temperature, generator
-        self.again = None if again is None else dict(zip(TASKS, again.columns, strict=True))
+        self.again = None if again is None else dict(zip(TASKS, again, strict=True))
 
     def choose(
         self, task: str, scores: Tensor, decides: Tensor, there: Tensor, otherwise: Tensor | None
@@ -444,14 +426,13 @@ class Noise:
         """([rows, groups] decisions, their log-probability, the entropy); `otherwise` or 0 where it is not decided."""
         chances = scores.log_softmax(dim=2)
         decided = decides[:, None] & there
-        picked = self.again[task] if self.again else self._draw(chances)
+        if self.again:
+            picked = self.again[task]
+        else:  # the largest log-chance plus Gumbel noise is a draw; at temperature 0 it is the likeliest
+            assert self.temperature is not None
+            even = torch.rand(chances.shape, generator=self.generator, device=chances.device).clamp(1e-9, 1 - 1e-7)
+            picked = (chances - self.temperature[:, None, None] * (-even.log()).log()).argmax(dim=2)
         made = torch.where(decided, picked, torch.zeros_like(picked) if otherwise is None else otherwise)
         chance = chances.gather(2, made[:, :, None])[:, :, 0] * decided
         entropy = -(chances.exp() * chances.clamp(min=-50)).sum(dim=2) * decided
         return made, chance, entropy
-
-    def _draw(self, chances: Tensor) -> Tensor:
-        """The largest log-chance plus Gumbel noise is a draw from the chances; at temperature 0 it is the likeliest."""
-        assert self.temperature is not None
-        even = torch.rand(chances.shape, generator=self.generator, device=chances.device).clamp(1e-9, 1 - 1e-7)
-        return (chances - self.temperature[:, None, None] * (-even.log()).log()).argmax(dim=2)

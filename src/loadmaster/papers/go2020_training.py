@@ -61,29 +61,29 @@ class GoExample(NamedTuple):
     corpus: tuple[str, ...]
 
 
-def sources_of(corpus: str, hold_out: bool = True) -> tuple[str, ...]:
+def sources_of(corpus: str, hold_out: bool = True, most: int = MOST_OPS) -> tuple[str, ...]:
     """Names of graphs, of which each is as likely: of the zoo, files and lines of a corpus of one's own; "generated"
-    as often as all others together. Held out: the families of GO's workloads."""
+    as often as all others together. Held out: the families of GO's workloads; lines with more ops are left out."""
     words = corpus.split(",")
-    named: list[tuple[str, str]] = []
+    named: list[tuple[str, str, int]] = []
     for word in words:
         if word == "zoo":
-            named += [(f"zoo:{place.name}", place.name) for place in on_shelf()]
+            named += [(f"zoo:{place.name}", place.name, 0) for place in on_shelf()]
         elif word != "generated":
             named += _own(Path(word))
-    kept = [source for source, name in named if not (hold_out and HELD_OUT.search(name))]
+    kept = [source for source, name, ops in named if ops <= most and not (hold_out and HELD_OUT.search(name))]
     return (*kept, *["generated"] * max(1, len(kept))) if "generated" in words else tuple(kept)
 
 
-def _own(path: Path) -> list[tuple[str, str]]:
-    """(source, name) of graphs in a file, in a folder of `loadmaster lab corpus` or in one of models."""
+def _own(path: Path) -> list[tuple[str, str, int]]:
+    """(source, name, ops, if known) of graphs in a file, in a folder of `loadmaster lab corpus` or in one of models."""
     path = path / "train.jsonl.xz" if (path / "train.jsonl.xz").is_file() else path
     if path.is_dir():
-        return [(str(file), file.name) for file in sorted(path.iterdir()) if file.is_file()]
+        return [(str(file), file.name, 0) for file in sorted(path.iterdir()) if file.is_file()]
     if not path.is_file():
         fix = "give zoo, generated, a folder of graphs, a .jsonl.xz file, or several with commas"
         raise UnreadableFile(f"there is nothing called '{path}'", "--corpus", fix)
-    return [(f"{path}#{number}", _name(line)) for number, line in enumerate(_lines(str(path)))]
+    return [(f"{path}#{n}", _name(line), line.count(b'"kind":')) for n, line in enumerate(_lines(str(path)))]
 
 
 def _name(line: bytes) -> str:
@@ -298,9 +298,9 @@ class GoTraining(training.TrainingRun):
         generator = torch.Generator(self.device).manual_seed(seed)
         drawn = draw(self.network, batch, temperature.to(self.device), generator)
         last = drawn.passes[-1].made
-        last = GoDecisions(*(each.cpu() for each in last.columns))
+        last = GoDecisions(*(each.cpu() for each in last))
         jobs = [
-            (one, groups, each, decided(last, slice(row * samples, (row + 1) * samples), graph.num_groups))
+            (one, groups, each, decided(last, slice(row * samples, (row + 1) * samples), len(graph.ops)))
             for row, (one, each, (graph, _, _)) in enumerate(zip(examples, tasks, read, strict=True))
         ]
         return batch, drawn, self.crew.map(simulate, jobs)

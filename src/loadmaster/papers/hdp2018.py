@@ -205,7 +205,7 @@ def learn(hdp: Hdp, search: Search) -> HdpPolicy:
     R = -sqrt(step time), or minus a large constant where the placement failed, and B the moving average of R.
     """
     problem = search.problem
-    environment = Simulated(search, ints(np.arange(problem.num_ops)), hdp.order, hdp.noise, hdp.failures)
+    environment = Simulated(search, ints(np.arange(problem.num_ops)))
     policy = policy_of(problem, hdp, search.seed)
     adam = Adam([each for each in policy.parameters() if each.requires_grad], hdp.rate)
     baseline, step = None, 0

@@ -17,7 +17,6 @@ from loadmaster.plans import Plan
 from loadmaster.search import Method, Search
 
 Control = Literal["none", "constant", "random"]  # as in `controls`, which needs torch
-Order = Literal["critical", "fifo", "program"]  # as in `environment`
 GO_TASKS = ("fusion", "placement", "schedule")
 
 
@@ -37,9 +36,6 @@ class Rnn:
         samples: placements per step.
         hidden: width of the LSTMs.
         rate: of Adam; 0: the network never learns.
-        order: in which order a device takes its ops.
-        noise: of the measured times, as deviation of their logarithm.
-        failures: chance that a measurement fails.
     """
 
     PAPER: ClassVar = "mirhoseini2017"
@@ -55,9 +51,6 @@ class Rnn:
     samples: int = 8
     hidden: int = 64
     rate: float = 3e-3
-    order: Order = "critical"
-    noise: float = 0.0
-    failures: float = 0.0
 
     def __post_init__(self) -> None:
         check_counts(self, "rnn")
@@ -81,9 +74,6 @@ class Hdp:
         samples: placements per step.
         hidden: width of the LSTMs.
         rate: of Adam; 0: the networks never learn.
-        order: in which order a device takes its ops.
-        noise: of the measured times, as deviation of their logarithm.
-        failures: chance that a measurement fails.
     """
 
     PAPER: ClassVar = "hdp2018"
@@ -96,9 +86,6 @@ class Hdp:
     samples: int = 4
     hidden: int = 64
     rate: float = 3e-3
-    order: Order = "critical"
-    noise: float = 0.0
-    failures: float = 0.0
 
     def __post_init__(self) -> None:
         check_counts(self, "hdp")
@@ -126,9 +113,6 @@ class Placeto:
         pools: three: ancestors, descendants and parallel groups apart, as published; one: all together.
         rate: of Adam while it tunes; 0: it never learns.
         entropy: weight of the bonus for even choices while it tunes.
-        order: in which order a device takes its ops.
-        noise: of the measured times, as deviation of their logarithm.
-        failures: chance that a measurement fails.
     """
 
     PAPER: ClassVar = "placeto2019"
@@ -145,9 +129,6 @@ class Placeto:
     pools: Literal["three", "one"] = "three"
     rate: float = 1e-3
     entropy: float = 0.01
-    order: Order = "critical"
-    noise: float = 0.0
-    failures: float = 0.0
 
     def __post_init__(self) -> None:
         check_counts(self, "placeto")

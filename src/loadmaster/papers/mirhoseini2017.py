@@ -162,11 +162,11 @@ def learn(rnn: Rnn, search: Search) -> tuple[Any, Ints]:
     Equation 2: the gradient of J is the mean over K placements P of (sqrt(time of P) - B) · gradient of log p(P).
     """
     label = colocation_groups(search.problem, rnn.by, rnn.groups)
-    environment = Simulated(search, label, rnn.order, rnn.noise, rnn.failures)
+    environment = Simulated(search, label)
     policy = policy_of(search.problem, label, rnn, search.seed)
     adam = Adam([each for each in policy.parameters() if each.requires_grad], rnn.rate)
     step, baseline = 0, 0.0
-    shape = (rnn.samples, environment.num_groups, environment.num_devices)
+    shape = (rnn.samples, environment.num_groups, search.problem.num_devices)
     while environment.measurements_left:
         rng = np.random.default_rng([search.seed, 2, step])
         device = policy.draw(torch.from_numpy(rng.gumbel(size=shape).astype(np.float32)))

@@ -140,10 +140,10 @@ def _simulated(environment: Simulated, place: Ints) -> tuple[Floats, Ints]:
     """
     rows, which = np.unique(place, axis=0, return_inverse=True)
     seen = [environment.starts(row) for row in rows]
-    step = np.array([float(measured.step_ns[0]) for measured, _ in seen]) / environment.unit_ns
-    over = np.array([float(measured.over_bytes[0]) for measured, _ in seen]) / 2**30
+    step = np.array([step_ns for step_ns, _, _ in seen]) / environment.unit_ns
+    over = np.array([over_bytes for _, over_bytes, _ in seen]) / 2**30
     cost = step + np.minimum(OVER_PER_GB * over, MOST_OVER)
-    begun = np.stack([start for _, start in seen])
+    begun = np.stack([start for _, _, start in seen])
     return cost[which.reshape(-1)], ints(begun[which.reshape(-1)])
 
 
@@ -326,7 +326,7 @@ class PlacetoTraining(training.TrainingRun):
         begun = time.monotonic()
         self.tasks, self.held_out = tasks_of(settings)
         with seeded(settings.seed):
-            network = PlacetoPolicy(self.tasks[0].environment.num_devices, settings.rounds, settings.pools)
+            network = PlacetoPolicy(self.tasks[0].board.able.shape[1], settings.rounds, settings.pools)
         super().__init__(settings, network, PlacetoStanding(), settings.rate, begun)
         self.say(f"{len(self.tasks)} graphs to learn from, {len(self.held_out)} to choose weights by")
 
@@ -422,7 +422,7 @@ def learn(placeto: Placeto, search: Search) -> None:
     spent. An episode that the budget has no room for is not begun."""
     problem = search.problem
     label = groups_of(problem, placeto.groups, placeto.by)
-    environment = Simulated(search, label, placeto.order, placeto.noise, placeto.failures)
+    environment = Simulated(search, label)
     board = board_of(problem, label, placeto.traversal, search.rng)
     network = load_network(placeto, problem.num_devices, search.seed)
     start, each = start_of(problem, label), environment.num_groups + 1

@@ -141,11 +141,12 @@ class RegalGraph:
 
 def read_problem(features: Features) -> RegalGraph:
     whole = features.graph[None]
-    ops = np.concatenate([features.ops, whole.repeat(features.num_ops, 0)], axis=1)
-    devices = np.concatenate([features.devices, whole.repeat(features.num_devices, 0)], axis=1)
-    pairs = features.pairs.reshape(features.num_ops, features.num_devices, -1)
+    count, devices = len(features.ops), len(features.devices)
+    ops = np.concatenate([features.ops, whole.repeat(count, 0)], axis=1)
+    placed = np.concatenate([features.devices, whole.repeat(devices, 0)], axis=1)
+    pairs = features.pairs.reshape(count, devices, -1)
     return RegalGraph(
-        *(torch.from_numpy(np.array(each)) for each in (ops, devices, pairs, features.before, features.after))
+        *(torch.from_numpy(np.array(each)) for each in (ops, placed, pairs, features.before, features.after))
     )
 
 
@@ -435,7 +436,7 @@ class RegalTraining(training.TrainingRun):
     state: RegalStanding
 
     def __init__(self, settings: RegalTrainingSettings, pool: Executor) -> None:
-        self.pool, self.sources = pool, sources_of(settings.corpus, settings.hold_out)
+        self.pool, self.sources = pool, sources_of(settings.corpus, settings.hold_out, settings.most)
         if not self.sources:
             raise InvalidSetting(f"no graph to learn from in '{settings.corpus}'", "--corpus", "give more graphs")
         with seeded(settings.seed):
@@ -443,7 +444,7 @@ class RegalTraining(training.TrainingRun):
         super().__init__(settings, network, RegalStanding(), settings.rate, time.monotonic())
         if settings.start:
             network.keep_means()
-        self.valid_sources = sources_of(settings.valid, settings.hold_out) if settings.valid else self.sources
+        self.valid_sources = sources_of(settings.valid or settings.corpus, settings.hold_out, settings.most)
         self.seen: dict[int, RegalExample] = {}
 
     def learn(self) -> None:

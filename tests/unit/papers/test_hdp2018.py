@@ -116,7 +116,7 @@ def test_finds_the_optimum_of_a_few_lanes_and_repeats_itself() -> None:
 
 
 def test_what_does_not_fit_costs_a_penalty() -> None:
-    result = solve(lanes(4, memory_bytes=250), replace(SMALL, failures=0.2), Budget(None, 100))
+    result = solve(lanes(4, memory_bytes=250), SMALL, Budget(None, 100))
     assert result.simulations == 100 and result.fits
 
 
