@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-import loadmaster.papers  # noqa: E402
-from loadmaster.catalog.specs import make_method  # noqa: E402
-from loadmaster.search import Budget, Search  # noqa: E402
-from tests.unit.papers.lanes import lanes  # noqa: E402
+import loadmaster.papers
+from loadmaster.catalog.specs import make_method
+from loadmaster.search import Budget, Search
+from tests.unit.papers.lanes import lanes
 
 ROOM = str(Path(loadmaster.papers.__file__).parent)
 
