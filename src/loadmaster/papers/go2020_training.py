@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -227,15 +227,6 @@ class GoTrainingSettings(training.TrainingSettings):
         return GoShape(hidden=self.hidden, **parts)
 
 
-@dataclass
-class GoStanding:
-    """Where training stands, besides the weights."""
-
-    step: int = 0
-    best: float = float("inf")
-    results: dict[str, float] = field(default_factory=dict)
-
-
 # ---------------------------------------------------------------- training
 
 
@@ -244,12 +235,11 @@ class GoTraining(training.TrainingRun):
 
     columns: ClassVar[tuple[str, ...]] = ("step", "seconds", "loss", "over_heft", "entropy", "valid", "rate")
     settings: GoTrainingSettings
-    state: GoStanding
 
     def __init__(self, settings: GoTrainingSettings, crew: Crew) -> None:
         with seeded(settings.seed):
             network = GoNetwork(settings.shape)
-        super().__init__(settings, network, GoStanding(), settings.rate, time.monotonic())
+        super().__init__(settings, network, network.known(), time.monotonic())
         self.crew, self.sources = crew, sources_of(settings.corpus, settings.hold_out)
         self.valid_sources = sources_of(settings.valid, settings.hold_out) if settings.valid else self.sources
         self.seen: dict[GoExample, tuple[GoGraph, Ints, int]] = {}
@@ -260,19 +250,8 @@ class GoTraining(training.TrainingRun):
         if self.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
 
-    def learn(self) -> None:
-        self.validate()
-        while self.state.step < self.settings.steps and not self.late(0.96):
-            self.step()
-            if self.state.step % self.settings.valid_every == 0:
-                self.validate()
-            self.save_now_and_then()
-        self.validate()
-
-    def step(self) -> None:
-        settings, rng = self.settings, self.rng(1, self.state.step)
-        rate = settings.rate * (settings.last_rate / settings.rate) ** self.share
-        self.set_rate(rate)
+    def step(self, rng: np.random.Generator) -> dict[str, float]:
+        settings = self.settings
         examples = [GoExample(int(n), self.sources) for n in rng.integers(settings.examples, size=settings.graphs)]
         tasks = [settings.task_sets[int(n)] for n in rng.integers(len(settings.task_sets), size=settings.graphs)]
         batch, drawn, found = self.play(examples, tasks, torch.ones(settings.samples), int(rng.integers(2**62)))
@@ -282,8 +261,7 @@ class GoTraining(training.TrainingRun):
             loss, even = ppo_loss(self.network, batch, drawn, advantage, settings.entropy * (1 - self.share))
             self.descend(loss)
         over = [np.log(np.mean(worths) / self.seen[one][2]) for one, (_, worths) in zip(examples, found, strict=True)]
-        self.state.step += 1
-        self.note(loss=float(loss.detach()), over_heft=float(np.exp(np.mean(over))), entropy=even, rate=rate)
+        return {"loss": float(loss.detach()), "over_heft": float(np.exp(np.mean(over))), "entropy": even}
 
     def play(
         self, examples: list[GoExample], tasks: list[tuple[str, ...]], temperature: torch.Tensor, seed: int
@@ -313,15 +291,8 @@ class GoTraining(training.TrainingRun):
         logs = [np.log(min(worths) / self.seen[one][2]) for one, (_, worths) in zip(examples, found, strict=True)]
         greedy = [np.log(worths[0] / self.seen[one][2]) for one, (_, worths) in zip(examples, found, strict=True)]
         valid, first = float(np.exp(np.mean(logs))), float(np.exp(np.mean(greedy)))
-        self.note(valid=valid)
-        self.say(
-            f"step {self.state.step:,} of {self.settings.steps:,}: zero-shot step time over HEFT's {valid:.4f}, "
-            f"of the likeliest plan {first:.4f}"
-        )
-        if valid < self.state.best:
-            self.state.best = valid
-            self.state.results = {"valid_over_heft": valid, "likeliest_over_heft": first, "at_step": self.state.step}
-            self.export(self.network.known())
+        told = f"zero-shot step time over HEFT's {valid:.4f}, of the likeliest plan {first:.4f}"
+        self.judge(valid, told, valid_over_heft=valid, likeliest_over_heft=first)
 
 
 def train(settings: GoTrainingSettings) -> Path:
@@ -330,12 +301,9 @@ def train(settings: GoTrainingSettings) -> Path:
     with ExitStack() as stack:
         crew = Crew(settings.workers or os.cpu_count() or 1, stack)
         run = GoTraining(settings, crew)
-        run.resume()
-        run.learn()
-        run.save()
-        graphs = sorted({source.rpartition("/")[2] if "#" in source else source for source in run.sources})
-        run.card(corpus=graphs, steps=run.state.step, results=run.state.results)
-    return run.weights
+        return run.learn(
+            corpus=sorted({source.rpartition("/")[2] if "#" in source else source for source in run.sources})
+        )
 
 
 SETTINGS = GoTrainingSettings

@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -282,27 +282,15 @@ class PlacetoTrainingSettings(training.TrainingSettings):
     steps: int = 2_000
     episodes: int = 24
     groups: int = 32
-    rate: float = 1e-3
-    last_rate: float = 1e-4
     entropy: float = ENTROPY
     rounds: int = ROUNDS
     pools: Pools = "three"
     traversal: str = "topological"
-    valid_every: int = 100
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.episodes < 2:
             raise InvalidSetting("fewer than 2 episodes of a graph", "placeto", "they are compared: give 2 or more")
-
-
-@dataclass
-class PlacetoStanding:
-    """Where training stands, besides the weights."""
-
-    step: int = 0
-    best: float = float("inf")
-    results: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -320,32 +308,24 @@ class PlacetoTraining(training.TrainingRun):
 
     columns: ClassVar[tuple[str, ...]] = ("step", "seconds", "loss", "reward", "entropy", "valid", "rate")
     settings: PlacetoTrainingSettings
-    state: PlacetoStanding
 
     def __init__(self, settings: PlacetoTrainingSettings) -> None:
         begun = time.monotonic()
         self.tasks, self.held_out = tasks_of(settings)
         with seeded(settings.seed):
             network = PlacetoPolicy(self.tasks[0].board.able.shape[1], settings.rounds, settings.pools)
-        super().__init__(settings, network, PlacetoStanding(), settings.rate, begun)
+        known = {"devices": network.devices, "rounds": network.rounds, "pools": network.pools}
+        super().__init__(settings, network, known, begun)
         self.say(f"{len(self.tasks)} graphs to learn from, {len(self.held_out)} to choose weights by")
 
-    def learn(self) -> None:
-        self.validate()
-        while self.state.step < self.settings.steps and not self.late(0.95):
-            rng, left = self.rng(1, self.state.step), 1 - self.share
-            task = self.tasks[int(rng.integers(len(self.tasks)))]
-            self.set_rate(self.settings.last_rate + (self.settings.rate - self.settings.last_rate) * left)
-            episodes = play(self.network, task.board, task.environment, task.start, self.settings.episodes, rng)
-            entropy = self.settings.entropy * left
-            loss, even = reinforce(self.network, task.board, episodes, advantages(episodes.cost), entropy)
-            self.descend(loss, CLIP)
-            self.state.step += 1
-            gain = float((episodes.cost[:, 0] - episodes.cost[:, -1]).mean())
-            self.note(loss=float(loss.detach()), reward=gain, entropy=even, rate=self.adam.param_groups[0]["lr"])
-            if self.state.step % self.settings.valid_every == 0:
-                self.validate()
-            self.save_now_and_then()
+    def step(self, rng: np.random.Generator) -> dict[str, float]:
+        task = self.tasks[int(rng.integers(len(self.tasks)))]
+        episodes = play(self.network, task.board, task.environment, task.start, self.settings.episodes, rng)
+        entropy = self.settings.entropy * (1 - self.share)
+        loss, even = reinforce(self.network, task.board, episodes, advantages(episodes.cost), entropy)
+        self.descend(loss, CLIP)
+        gain = float((episodes.cost[:, 0] - episodes.cost[:, -1]).mean())
+        return {"loss": float(loss.detach()), "reward": gain, "entropy": even}
 
     def validate(self) -> None:
         """The likeliest episode and seven drawn ones on graphs kept apart; keeps the best weights."""
@@ -355,12 +335,8 @@ class PlacetoTraining(training.TrainingRun):
             likeliest.append(play(*played, 1, None).cost[0, -1])
             best.append(min(likeliest[-1], play(*played, 7, np.random.default_rng(0)).cost[:, -1].min()))
         first, valid = (float(np.exp(np.log(costs).mean())) for costs in (likeliest, best))
-        self.note(valid=valid)
-        self.say(f"step {self.state.step}: over one device's step, likeliest {first:.4f}, best of eight {valid:.4f}")
-        if valid < self.state.best:
-            self.state.best = valid
-            self.state.results = {"valid": valid, "likeliest": first, "at_step": self.state.step}
-            self.export({"devices": self.network.devices, "rounds": self.network.rounds, "pools": self.network.pools})
+        told = f"over one device's step, likeliest {first:.4f}, best of eight {valid:.4f}"
+        self.judge(valid, told, valid=valid, likeliest=first)
 
 
 def tasks_of(settings: PlacetoTrainingSettings) -> tuple[list[PlacetoTask], list[PlacetoTask]]:
@@ -404,12 +380,7 @@ def start_of(problem: Problem, label: Ints) -> Ints:
 def train(settings: PlacetoTrainingSettings) -> Path:
     """Trains the policy, or goes on with what `out` holds; returns the file of the weights."""
     run = PlacetoTraining(settings)
-    run.resume()
-    run.learn()
-    run.validate()
-    run.save()
-    run.card(graphs=[task.name for task in run.tasks], steps=run.state.step, results=run.state.results)
-    return run.weights
+    return run.learn(graphs=[task.name for task in run.tasks])
 
 
 SETTINGS = PlacetoTrainingSettings

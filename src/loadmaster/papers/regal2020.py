@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from itertools import pairwise
@@ -405,20 +405,6 @@ class RegalTrainingSettings(training.TrainingSettings):
         return self.reads or {"regal": "graph", "gas": "sequence"}[self.policy]
 
 
-@dataclass
-class RegalStanding:
-    """Where training stands, besides the weights.
-
-    Attributes:
-        plain: example -> logarithm of what plain BRKGA reaches.
-    """
-
-    step: int = 0
-    best: float = float("-inf")
-    plain: dict[str, float] = field(default_factory=dict)
-    results: dict[str, float] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, eq=False)
 class RegalExample:
     """A problem, and what the network reads of it."""
@@ -433,7 +419,6 @@ class RegalTraining(training.TrainingRun):
 
     columns: ClassVar[tuple[str, ...]] = ("step", "seconds", "loss", "reward", "valid", "rate")
     settings: RegalTrainingSettings
-    state: RegalStanding
 
     def __init__(self, settings: RegalTrainingSettings, pool: Executor) -> None:
         self.pool, self.sources = pool, sources_of(settings.corpus, settings.hold_out, settings.most)
@@ -441,25 +426,14 @@ class RegalTraining(training.TrainingRun):
             raise InvalidSetting(f"no graph to learn from in '{settings.corpus}'", "--corpus", "give more graphs")
         with seeded(settings.seed):
             network = RegalNetwork(settings.kind, settings.says, settings.hidden, settings.rounds)  # type: ignore[arg-type]
-        super().__init__(settings, network, RegalStanding(), settings.rate, time.monotonic())
+        super().__init__(settings, network, network.known, time.monotonic())
         if settings.start:
             network.keep_means()
         self.valid_sources = sources_of(settings.valid or settings.corpus, settings.hold_out, settings.most)
         self.seen: dict[int, RegalExample] = {}
 
-    def learn(self) -> None:
-        self.validate()
-        while self.state.step < self.settings.steps and not self.late(0.97):
-            self.step()
-            if self.state.step % self.settings.valid_every == 0:
-                self.validate()
-            self.save_now_and_then()
-        self.validate()
-
-    def step(self) -> None:
-        settings, rng = self.settings, self.rng(1, self.state.step)
-        rate = settings.rate * (settings.last_rate / settings.rate) ** self.share
-        self.set_rate(rate)
+    def step(self, rng: np.random.Generator) -> dict[str, float]:
+        settings = self.settings
         examples = [self.example(int(n)) for n in rng.integers(settings.examples, size=settings.graphs)]
         said = [self.network(example.graph) for example in examples]
         actions = [[draw_action(self.network, each, rng) for _ in range(settings.samples)] for each in said]
@@ -467,15 +441,14 @@ class RegalTraining(training.TrainingRun):
         chances = [level_chances(self.network, each) for each in said]
         loss = torch.stack(list(map(reinforce, chances, actions, rewards))).mean()
         self.descend(loss)
-        self.state.step += 1
-        self.note(loss=float(loss.detach()), reward=float(np.mean(rewards)), rate=rate)
+        return {"loss": float(loss.detach()), "reward": float(np.mean(rewards))}
 
     def rewards(
         self, examples: list[RegalExample], actions: list[list[RegalAction]], seeds: list[list[int]]
     ) -> list[NDArray[np.float64]]:
         """[actions] of each example: how much better than plain BRKGA after as many evaluations, as a logarithm; the
         mean of seeds. The processes of the pool search."""
-        plain, jobs, sizes = self.state.plain, list[tuple[Problem, RegalAction | None, int]](), []
+        plain, jobs, sizes = self.state.known, list[tuple[Problem, RegalAction | None, int]](), []
         new = {example.number: example for example in examples if str(example.number) not in plain}
         for number, example in new.items():
             jobs += [(example.problem, None, seed) for seed in (BASELINE_SEEDS if number >= VALID else [1])]
@@ -506,14 +479,8 @@ class RegalTraining(training.TrainingRun):
         found = self.rewards(examples, actions, [[5, 6, 7, 8]] * len(examples))
         gained = 100 * (1 - np.exp(-np.concatenate(found)))
         valid, worse = float(np.mean(gained)), int((gained < 0).sum())
-        self.note(valid=valid)
-        self.say(
-            f"step {self.state.step:,} of {self.settings.steps:,}: {valid:+.2f} % over plain BRKGA, "
-            f"worse on {worse} of {len(gained)} graphs"
-        )
-        if valid > self.state.best:
-            self.state.best, self.state.results = valid, {"valid_percent": valid, "at_step": self.state.step}
-            self.export(self.network.known)
+        told = f"{valid:+.2f} % over plain BRKGA, worse on {worse} of {len(gained)} graphs"
+        self.judge(-valid, told, valid_percent=valid)
 
 
 def reached(problem: Problem, action: RegalAction | None, seed: int, evaluations: int) -> int:
@@ -541,12 +508,8 @@ def train(settings: RegalTrainingSettings) -> Path:
     """Trains a policy, or goes on with what `out` holds; returns the file of the weights."""
     with training.crew(settings.workers or os.cpu_count() or 1) as pool:
         run = RegalTraining(settings, pool)
-        run.resume()
-        run.learn()
-        run.save()
-    graphs = sorted({Path(source).name for source in run.sources})
-    run.card(corpus=graphs if len(graphs) < 100 else len(graphs), steps=run.state.step, results=run.state.results)
-    return run.weights
+        graphs = sorted({Path(source).name for source in run.sources})
+        return run.learn(corpus=graphs if len(graphs) < 100 else len(graphs))
 
 
 SETTINGS = RegalTrainingSettings

@@ -14,10 +14,10 @@ import platform
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, cast, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ class TrainingSettings:
     Attributes:
         start: weights to begin from.
         minutes: of all sittings together, after which it stops.
+        steps: of Adam, whose rate falls from `rate` to `last_rate`.
         valid: graphs to choose the checkpoint by; none: some of the corpus are kept apart.
         workers: processes for simulations; 0: one per core.
     """
@@ -58,6 +59,10 @@ class TrainingSettings:
     device: str = "auto"
     minutes: float | None = None
     save_seconds: float = 30.0
+    steps: int = 10_000
+    rate: float = 1e-3
+    last_rate: float = 1e-4
+    valid_every: int = 100
 
     def __post_init__(self) -> None:
         if self.device == "cuda" and not torch.cuda.is_available():
@@ -70,20 +75,36 @@ class TrainingSettings:
         return torch.device(self.device)
 
 
+@dataclass
+class Standing:
+    """Where training stands, besides the weights.
+
+    Attributes:
+        best: the least of all validations.
+        known: of examples, what need not be found out again.
+    """
+
+    step: int = 0
+    best: float = float("inf")
+    results: dict[str, float] = field(default_factory=dict)
+    known: dict[str, float] = field(default_factory=dict)
+
+
 class TrainingRun:
-    """One training run: its network and its files. `state` is a dataclass of plain values that changes as it goes.
+    """One training run: its network and its files. A paper says what a step is, and how to validate.
 
     Attributes:
         columns: of the curves.
+        known: what a file of weights says of its network.
     """
 
-    columns: ClassVar[tuple[str, ...]] = ("phase", "step", "seconds", "loss", "reward")
+    columns: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, settings: TrainingSettings, network: nn.Module, state: Any, rate: float, begun: float) -> None:
-        self.settings, self.state, self.begun = settings, state, begun
+    def __init__(self, settings: TrainingSettings, network: nn.Module, known: Mapping[str, Any], begun: float) -> None:
+        self.settings, self.state, self.known, self.begun = settings, Standing(), known, begun
         self.out, self.device = Path(settings.out), settings.torch_device
         self.network: Any = network.to(self.device)
-        self.adam = torch.optim.Adam(self.network.parameters(), lr=rate)
+        self.adam = torch.optim.Adam(self.network.parameters(), lr=settings.rate)
         self.rows: list[dict[str, Any]] = []
         self.earlier = 0.0  # seconds of the sittings before this one
         self.saved = time.monotonic()
@@ -93,6 +114,40 @@ class TrainingRun:
             _, tensors = read_tensors(settings.start, "policy", fix)
             with foreign(settings.start, fix):
                 self.network.load_state_dict(_under("network.", tensors))
+
+    def step(self, rng: np.random.Generator) -> dict[str, float]:
+        """A step of Adam; what of it the curves show."""
+        raise NotImplementedError
+
+    def validate(self) -> None:
+        raise NotImplementedError
+
+    def learn(self, **facts: Any) -> Path:
+        """Learns, or goes on with what `out` holds; returns the file of the best weights. Facts are for their card."""
+        self.resume()
+        self.validate()
+        while self.state.step < self.settings.steps and not self.late(0.96):
+            rate = self.settings.rate * (self.settings.last_rate / self.settings.rate) ** self.share
+            self.adam.param_groups[0]["lr"] = rate
+            seen = self.step(self.rng(1, self.state.step))
+            self.state.step += 1
+            self.note(**seen, rate=rate)
+            if self.state.step % self.settings.valid_every == 0:
+                self.validate()
+            if time.monotonic() - self.saved > self.settings.save_seconds:
+                self.save()
+        self.validate()
+        self.save()
+        self.card(steps=self.state.step, results=self.state.results, **facts)
+        return self.weights
+
+    def judge(self, height: float, told: str, **results: float) -> None:
+        """Says what a validation came to, the first of the results, and keeps the weights, where none was lower."""
+        self.note(valid=next(iter(results.values())))
+        self.say(f"step {self.state.step:,} of {self.settings.steps:,}: {told}")
+        if height < self.state.best:
+            self.state.best, self.state.results = height, {**results, "at_step": self.state.step}
+            self.export()
 
     @property
     def spent(self) -> float:
@@ -107,15 +162,10 @@ class TrainingRun:
     @property
     def share(self) -> float:
         """How much of the training is done, by steps or by time."""
-        minutes, settings = self.settings.minutes, cast(Any, self.settings)
-        return float(min(1.0, max(self.state.step / settings.steps, self.spent / 60 / (minutes or 1e9))))
+        return min(1.0, max(self.state.step / self.settings.steps, self.spent / 60 / (self.settings.minutes or 1e9)))
 
     def rng(self, *numbers: int) -> np.random.Generator:
         return np.random.default_rng([self.settings.seed, *numbers])
-
-    def set_rate(self, rate: float) -> None:
-        for group in self.adam.param_groups:
-            group["lr"] = rate
 
     def descend(self, loss: Tensor, clip: float = 1.0) -> None:
         self.adam.zero_grad()
@@ -125,23 +175,17 @@ class TrainingRun:
 
     def note(self, **values: float) -> None:
         """A row of the curves; in place of the one that noted the same of this step, before a run went on or ended."""
-        known = {name: getattr(self.state, name) for name in ("phase", "step") if hasattr(self.state, name)}
-        row = {**known, "seconds": round(self.spent, 1)}
+        row = {"step": self.state.step, "seconds": round(self.spent, 1)}
         row |= {name: round(value, 5) for name, value in values.items()}
         at = len(self.rows)
-        while known and at and all(self.rows[at - 1].get(name) == value for name, value in known.items()):
+        while at and self.rows[at - 1]["step"] == self.state.step:
             at -= 1
         self.rows[at:] = [*(old for old in self.rows[at:] if old.keys() != row.keys()), row]
 
     def say(self, text: str) -> None:
-        phase = f"{self.state.phase}: " if hasattr(self.state, "phase") else ""
-        print(f"[{time.monotonic() - self.begun:6.1f} s] {phase}{text}", flush=True)
+        print(f"[{time.monotonic() - self.begun:6.1f} s] {text}", flush=True)
 
     # ---------------------------------------------------------------- files
-
-    def save_now_and_then(self) -> None:
-        if time.monotonic() - self.saved > self.settings.save_seconds:
-            self.save()
 
     def save(self) -> None:
         """All that is needed to go on, in one file that is put in place whole; then the curves."""
@@ -167,7 +211,7 @@ class TrainingRun:
         known, tensors = read_tensors(self.checkpoint, "run", fix)
         with foreign(self.checkpoint, fix):
             self._go_on(known, tensors)
-        self.say(f"goes on from step {getattr(self.state, 'step', 0)}")
+        self.say(f"goes on from step {self.state.step}")
 
     def _go_on(self, known: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         self.network.load_state_dict(_under("network.", tensors))
@@ -177,17 +221,17 @@ class TrainingRun:
                 _, index, part = name.split(".")
                 held.setdefault(int(index), {})[part] = tensor
         self.adam.load_state_dict({**self.adam.state_dict(), "state": held})
-        self.state, self.rows = type(self.state)(**known["state"]), known["rows"]
+        self.state, self.rows = Standing(**known["state"]), known["rows"]
         self.earlier = max((row["seconds"] for row in self.rows), default=0.0)
 
     @property
     def weights(self) -> Path:
         return self.out / f"{self.settings.policy}.safetensors"
 
-    def export(self, known: Mapping[str, Any]) -> None:
+    def export(self) -> None:
         """The weights to ship, with what is needed to build their network again."""
         tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
-        write_tensors(self.weights, tensors, {"policy": known})
+        write_tensors(self.weights, tensors, {"policy": self.known})
 
     def card(self, **facts: Any) -> None:
         """card.json: how the weights came about."""
