@@ -23,7 +23,7 @@ from torch.utils.flop_counter import flop_registry
 BALANCE = {torch.bfloat16: 130.0, torch.float16: 130.0, torch.float8_e4m3fn: 260.0}
 FULL_PRECISION, TENSOR_FLOAT, CPU_BALANCE = 9.0, 65.0, 8.0
 INLINED = 0.1  # of its bytes: an elementwise op made again inside the kernel that reads it
-READS = 4  # Inductor stores an elementwise value that more tensors went into (config.realize_reads_threshold)
+READS = 4  # Inductor stores a value used twice that more tensors went into (config.realize_reads_threshold)
 BUILTIN = ("aten", "prims", "inductor_prims", "higher_order")
 
 
@@ -216,7 +216,8 @@ class Joint:
                 elif not self.given[root]:
                     found.add(root)
             sources[index] = list(found)
-            may = self.light[index] and index not in kept and not self.view[index] and len(found) <= READS
+            small = len(found) <= READS or len(self.nodes[index].users) == 1
+            may = self.light[index] and index not in kept and not self.view[index] and small
             if may and not self._library_reader(index, inside):
                 inlined.add(index)
         self._inlined = inlined
