@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Adam:
@@ -17,17 +17,18 @@ class Adam:
         self.means = [torch.zeros_like(each) for each in self.parameters]
         self.squares = [torch.zeros_like(each) for each in self.parameters]
 
-    def zero_grad(self) -> None:
+    def descend(self, loss: Tensor, clip: float) -> None:
+        """A step along the gradient of the loss, whose norm is clipped."""
         for parameter in self.parameters:
             parameter.grad = None
-
-    @torch.no_grad()
-    def step(self) -> None:
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.parameters, clip)
         self.steps += 1
         first, second = self.betas
         scale, root = 1 - first**self.steps, (1 - second**self.steps) ** 0.5
-        for parameter, mean, square in zip(self.parameters, self.means, self.squares, strict=True):
-            if parameter.grad is not None:
-                mean.lerp_(parameter.grad, 1 - first)
-                square.mul_(second).addcmul_(parameter.grad, parameter.grad, value=1 - second)
-                parameter.addcdiv_(mean, (square.sqrt() / root).add_(1e-8), value=-self.rate / scale)
+        with torch.no_grad():
+            for parameter, mean, square in zip(self.parameters, self.means, self.squares, strict=True):
+                if parameter.grad is not None:
+                    mean.lerp_(parameter.grad, 1 - first)
+                    square.mul_(second).addcmul_(parameter.grad, parameter.grad, value=1 - second)
+                    parameter.addcdiv_(mean, (square.sqrt() / root).add_(1e-8), value=-self.rate / scale)

@@ -82,23 +82,16 @@ def _backward(
             builder.op(f"u{op}", "add", [change, weight], [updated], flops=size[weight] // 4)
 
 
-def draw_cluster(
-    rng: np.random.Generator,
-    counts: Sequence[int] = COUNTS,
-    *,
-    presets: float = 0.3,
-    unlike: float = 0.5,
-    free: float = 0.15,
-) -> Cluster:
-    """Presets, or drawn ones, like or unlike, over buses, wires of their own or free links, by these chances."""
+def draw_cluster(rng: np.random.Generator, counts: Sequence[int] = COUNTS) -> Cluster:
+    """Presets, or drawn ones, like or unlike, over buses, wires of their own or free links."""
     count = int(rng.choice(counts))
     kind = rng.random()
-    if kind < presets:
+    if kind < 0.3:
         return Cluster.preset(f"{count}xp100-pcie")
-    if kind < presets + 0.1:
+    if kind < 0.4:
         first = int(rng.integers(1, count))
         return Cluster.preset(f"{first}xp100-pcie+{count - first}xk80")
-    return _drawn_cluster(rng, count, unlike=rng.random() < unlike, free=rng.random() < free)
+    return _drawn_cluster(rng, count, unlike=rng.random() < 0.5, free=rng.random() < 0.15)
 
 
 def _drawn_cluster(rng: np.random.Generator, count: int, unlike: bool, free: bool) -> Cluster:

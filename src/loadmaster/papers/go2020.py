@@ -14,17 +14,15 @@ decision by itself; levels move a group from its place in the critical-path orde
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from loadmaster.baselines.fusion.greedy import Merges
-from loadmaster.errors import UnreadableFile
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.papers.adam import Adam
 from loadmaster.papers.decoding import critical_ranks, device_of_groups, ranks_with_levels
@@ -40,7 +38,7 @@ from loadmaster.papers.go2020_network import (
     batch_of,
     read_problem,
 )
-from loadmaster.papers.weights import network_of, read_tensors, seeded
+from loadmaster.papers.weights import read_policy, seeded, shipped
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.search import Search
@@ -207,7 +205,9 @@ def learn(go: Go, search: Search) -> None:
     while not search.spent and (go.scratch or step < go.finetune):
         drawn, reward = keep(network, batch, decoder, search, torch.ones(go.rollouts), generator)
         if go.rate and len(reward) == go.rollouts:
-            follow(network, adam, batch, drawn, torch.from_numpy(advantages(reward)).float(), go)
+            advantage = torch.from_numpy(advantages(reward)).float()
+            for _ in range(go.epochs):
+                adam.descend(ppo_loss(network, batch, drawn, advantage, go.entropy)[0], CLIP_NORM)
         step += 1
 
 
@@ -233,32 +233,15 @@ def keep(
     return drawn, rewards(search.problem, over, value)
 
 
-def follow(network: GoNetwork, adam: Adam, batch: GoBatch, drawn: GoDraw, advantage: Tensor, go: Go) -> None:
-    for _ in range(go.epochs):
-        adam.zero_grad()
-        loss, _ = ppo_loss(network, batch, drawn, advantage, go.entropy)
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(adam.parameters, CLIP_NORM)
-        adam.step()
-
-
 def load_network(go: Go, seed: int) -> GoNetwork:
     """Trained weights; as the seed makes it for GO-one, and where the checkpoint is none."""
     if go.scratch or go.checkpoint == "none":
         with seeded(seed):
             shape = GoShape(embedding=go.embedding, attention=go.attention, modulation=go.modulation)
             return GoNetwork(shape)
-    shipped = Path(str(resources.files("loadmaster.papers").joinpath("weights", "go.safetensors")))
-    path = Path(go.checkpoint) if go.checkpoint else shipped
-    if not path.is_file():
-        fix = "give checkpoint=FILE.safetensors or none, or train one: loadmaster lab train go"
-        raise UnreadableFile(f"there is no file '{path}'", "checkpoint", fix)
-    return read_network(path)
+    return read_network(go.checkpoint or shipped("go"))
 
 
 def read_network(path: Path | str) -> GoNetwork:
-    fix = "train it again: loadmaster lab train go"
-    known, tensors = read_tensors(path, "policy", fix)
-    weights = {name.removeprefix("network."): tensor for name, tensor in tensors.items()}
     names = [field.name for field in fields(GoShape)]
-    return network_of(lambda: GoNetwork(GoShape(**{name: known[name] for name in names})), weights, path, fix)
+    return read_policy(path, "go", lambda known: GoNetwork(GoShape(**{name: known[name] for name in names})))

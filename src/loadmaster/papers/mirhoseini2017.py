@@ -186,8 +186,4 @@ def follow(adam: Adam, advantage: NDArray[np.float64], log_prob: Tensor) -> None
     """One step of Adam along the policy gradient, its norm clipped."""
     if not adam.parameters or not adam.rate:
         return  # a control
-    adam.zero_grad()
-    loss = -(torch.from_numpy(advantage.astype(np.float32)) * log_prob).mean()
-    loss.backward()  # type: ignore[no-untyped-call]
-    nn.utils.clip_grad_norm_(adam.parameters, CLIP)
-    adam.step()
+    adam.descend(-(torch.from_numpy(advantage.astype(np.float32)) * log_prob).mean(), CLIP)

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ from loadmaster.papers import training
 from loadmaster.papers.adam import Adam
 from loadmaster.papers.environment import Simulated
 from loadmaster.papers.grouped import able_groups, edges_of, groups_of, relations, topological, totals
-from loadmaster.papers.weights import network_of, read_tensors, seeded
+from loadmaster.papers.weights import read_policy, seeded
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
 
@@ -406,33 +406,19 @@ def learn(placeto: Placeto, search: Search) -> None:
         episodes = play(network, board, environment, start, many, search.rng)
         drawn += many
         if placeto.tune and placeto.rate:
-            loss, _ = reinforce(network, board, episodes, advantages(episodes.cost), placeto.entropy)
-            adam.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(network.parameters(), CLIP)
-            adam.step()
+            adam.descend(reinforce(network, board, episodes, advantages(episodes.cost), placeto.entropy)[0], CLIP)
 
 
 def load_network(placeto: Placeto, devices: int, seed: int) -> PlacetoPolicy:
     """Trained weights of a checkpoint, else as the seed makes it."""
-    path = weights_path(placeto.checkpoint)
-    if path is None:
+    if placeto.checkpoint in ("", "none"):
         with seeded(seed):
             return PlacetoPolicy(devices, placeto.rounds, placeto.pools)
-    fix = "train it again: loadmaster lab train placeto"
-    known, tensors = read_tensors(path, "policy", fix)
-    if known.get("devices") != devices:
-        what = f"'{path}' places on {known.get('devices')} devices, this cluster has {devices}"
-        raise UnreadableFile(what, "checkpoint", "train one for this cluster, or give checkpoint=none")
-    weights = {n.removeprefix("network."): tensor for n, tensor in tensors.items() if n.startswith("network.")}
-    return network_of(lambda: PlacetoPolicy(devices, known["rounds"], known["pools"]), weights, path, fix)
 
+    def make(known: dict[str, Any]) -> PlacetoPolicy:
+        if known["devices"] != devices:
+            what = f"'{placeto.checkpoint}' places on {known['devices']} devices, this cluster has {devices}"
+            raise UnreadableFile(what, "checkpoint", "train one for this cluster, or give checkpoint=none")
+        return PlacetoPolicy(devices, known["rounds"], known["pools"])
 
-def weights_path(checkpoint: str) -> Path | None:
-    """The file of the weights; none where the policy is to be untrained."""
-    if checkpoint in ("", "none"):
-        return None
-    if not Path(checkpoint).is_file():
-        fix = "give checkpoint=FILE.safetensors, or train one: loadmaster lab train placeto"
-        raise UnreadableFile(f"there is no file '{checkpoint}'", "checkpoint", fix)
-    return Path(checkpoint)
+    return read_policy(placeto.checkpoint, "placeto", make)

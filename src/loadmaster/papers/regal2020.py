@@ -20,7 +20,6 @@ import time
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -34,12 +33,12 @@ from torch import Tensor, nn
 from loadmaster.baselines.genetic.breeding import GeneDecoder, Prior
 from loadmaster.baselines.genetic.brkga import Brkga, decoder_of, evolve, prior_of
 from loadmaster.cost import price
-from loadmaster.errors import InvalidSetting, UnreadableFile
+from loadmaster.errors import InvalidSetting
 from loadmaster.papers import training
 from loadmaster.papers.drawing import draw_cluster, draw_graph, vary
 from loadmaster.papers.features import DEVICES_WIDTH, GRAPH_WIDTH, OPS_WIDTH, PAIRS_WIDTH, Features, features_of
 from loadmaster.papers.go2020_training import graph_of, sources_of
-from loadmaster.papers.weights import network_of, read_tensors, seeded
+from loadmaster.papers.weights import read_policy, seeded, shipped
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
 
@@ -535,15 +534,8 @@ def load_network(regal: Regal, seed: int) -> RegalNetwork:
     if regal.checkpoint == "none":
         with seeded(seed):
             return RegalNetwork(regal.network)
-    name = "regal" if regal.network == "graph" else "gas"
-    shipped = Path(str(resources.files("loadmaster.papers").joinpath("weights", f"{name}.safetensors")))
-    return read_network(Path(regal.checkpoint) if regal.checkpoint else shipped)
+    return read_network(regal.checkpoint or shipped("regal" if regal.network == "graph" else "gas"))
 
 
 def read_network(path: Path | str) -> RegalNetwork:
-    fix = "give checkpoint=FILE.safetensors or none, or train one: loadmaster lab train regal"
-    if not Path(path).is_file():
-        raise UnreadableFile(f"there is no file '{path}'", "checkpoint", fix)
-    known, tensors = read_tensors(path, "policy", fix)
-    weights = {name.removeprefix("network."): tensor for name, tensor in tensors.items()}
-    return network_of(lambda: RegalNetwork(known["reads"], known["says"], **known["shape"]), weights, path, fix)
+    return read_policy(path, "regal", lambda known: RegalNetwork(known["reads"], known["says"], **known["shape"]))

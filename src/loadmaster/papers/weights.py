@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,6 +49,21 @@ def seeded(seed: int) -> Iterator[None]:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [""])[0][:200]
+
+
+def shipped(name: str) -> str:
+    """The file of the weights of that name which come with the package."""
+    return str(resources.files("loadmaster.papers").joinpath("weights", f"{name}.safetensors"))
+
+
+def read_policy(path: Path | str, policy: str, make: Callable[[dict[str, Any]], Network]) -> Network:
+    """The network that a file holds; `make` builds it from what the file says of itself."""
+    fix = f"give checkpoint=FILE.safetensors or none, or train one: loadmaster lab train {policy}"
+    if not Path(path).is_file():
+        raise UnreadableFile(f"there is no file '{path}'", "checkpoint", fix)
+    known, tensors = read_tensors(path, "policy", fix)
+    weights = {name.removeprefix("network."): tensor for name, tensor in tensors.items()}
+    return network_of(lambda: make(known), weights, path, fix)
 
 
 def read_tensors(path: Path | str, header: str, fix: str) -> tuple[dict[str, Any], dict[str, Tensor]]:

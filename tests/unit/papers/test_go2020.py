@@ -196,7 +196,9 @@ def test_go_one_learns_on_its_graph() -> None:
     adam, means = paper.Adam(network.parameters(), go.rate), []
     for _ in range(20):
         drawn, reward = paper.keep(network, batch, decoder, search, torch.ones(20), rng)
-        paper.follow(network, adam, batch, drawn, torch.from_numpy(paper.advantages(reward)).float(), go)
+        advantage = torch.from_numpy(paper.advantages(reward)).float()
+        for _ in range(go.epochs):
+            adam.descend(paper.ppo_loss(network, batch, drawn, advantage, go.entropy)[0], 1.0)
         means.append(reward.mean())
     assert np.mean(means[-5:]) > np.mean(means[:5])
     assert search.best_score.value <= 1.05 * brute_force(problem)
