@@ -274,3 +274,17 @@ def without_gradients() -> Script:
 def differentiable() -> Script:
     net = Net()
     return Script(net, batches(), torch.optim.SGD(net.parameters(), lr=0.1, differentiable=True))
+
+
+class Cast(Net):
+    """Reads its weights twice under autocast, which casts them once."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            h = self.second(torch.relu(self.first(x))) + self.second(torch.tanh(self.first(x)))
+        return h.float().square().mean()
+
+
+@case("surroundings", "weights read twice under autocast", "equal")
+def cast_once() -> Script:
+    return Script(Cast(), batches())

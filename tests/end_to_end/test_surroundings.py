@@ -57,6 +57,24 @@ def test_a_home_that_cannot_be_written(words: list[str], tmp_path: Path) -> None
     assert "Traceback" not in done.stderr and "bug" not in done.stderr
 
 
+PRINTING = """
+import sys
+from loadmaster.__main__ import main
+sys.argv = ["loadmaster", "--version"]
+try:
+    main()
+except SystemExit:
+    print("shortened to …")
+"""
+
+
+def test_a_terminal_that_lacks_characters() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", PRINTING], env=environment, capture_output=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.endswith(b"shortened to ?\n")
+
+
 SEARCH = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)

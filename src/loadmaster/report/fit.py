@@ -57,7 +57,7 @@ def _advice(result: Result, device: str, over: int, memory_limit: int | None) ->
         give = f"raise --memory-limit from {size_text(memory_limit)} to {size_text(need)} (--memory-limit {need}B)"
     wider = _wider(problem)
     if (hopeless := _hopeless(problem)) is not None:
-        return f"no plan can fit on these devices ({hopeless}): {give}{wider}"
+        return f"no unsplit plan by these fusion rules can fit on these devices ({hopeless}): {give}{wider}"
     other = "more --seconds" if problem.objective.of_memory else "--objective peak-memory"
     return f"{give}{wider}, or try {other}"
 
@@ -77,7 +77,7 @@ def _wider(problem: Problem) -> str:
 
 
 def _hopeless(problem: Problem) -> str | None:
-    """Why no plan at all fits, whatever it fuses, makes again or keeps elsewhere, when that can be proved."""
+    """Why no unsplit plan fits, whatever it fuses by the rules, makes again or keeps elsewhere, where it is proved."""
     base = problem if problem.expansion is None else problem.expansion.base
     bound = peak_bound(base, fusing=sharing_of(base), adding=True)
     if bound <= int(problem.memory_bytes.max()):

@@ -51,7 +51,8 @@ def here(*, fresh: bool = False, say: Say = lambda text: None) -> Cluster:
 
 
 def _measured(kept: Kept, say: Say) -> Cluster:
-    machine = measure_machine(say, kept.quietest_ns())
+    with torch.random.fork_rng():
+        machine = measure_machine(say, kept.quietest_ns())
     kept.keep_quietest(machine.quietest_ns)
     kept.keep_machine(machine.cluster, machine.calibrated, machine.reference_ns)
     return machine.cluster
@@ -129,7 +130,8 @@ def measure_ops(graph: Graph, cluster: Cluster, *, seconds: float = 120.0, say: 
 def _measure_on(name: str, graph: Graph, table: Times, until: float, say: Say) -> None:
     reference = reference_of(name)
     try:
-        _Session(name, graph, table, reference, until, say).run()
+        with torch.random.fork_rng():  # arguments are drawn
+            _Session(name, graph, table, reference, until, say).run()
     finally:
         keep_reference(reference)
 

@@ -150,7 +150,7 @@ class Outgoing:
         memory = self.shape.bytes_of(tensor).to(self.post.wire(self.peer))
         if self.post.board is not None:
             self.post.board[self.tag] = self.post.due(memory.numel())
-        self.work = dist.isend(memory, self.peer, tag=self.tag)
+        self.work = _started(dist.isend, memory, self.peer, self.tag)
         self.post.keep(self.work, memory)
 
     def left(self) -> None:
@@ -171,14 +171,14 @@ class Incoming:
         memory = self.shape.bytes_of(tensor)
         through = memory if self.post.wire(self.peer) == self.post.device else torch.empty_like(memory, device="cpu")
         self.staged = None if through is memory else (memory, through)
-        self.work = dist.irecv(through, self.peer, tag=self.tag)
+        self.work = _started(dist.irecv, through, self.peer, self.tag)
         return tensor
 
     def land(self, place: Tensor) -> None:
         """Into what lies in the host's memory and is not read any more; by way of a copy where it is formed otherwise
         than what is sent."""
         if self.shape.fits(place):
-            self.work = dist.irecv(self.shape.bytes_of(place.detach()), self.peer, tag=self.tag)
+            self.work = _started(dist.irecv, self.shape.bytes_of(place.detach()), self.peer, self.tag)
         else:
             self.staged = (place, self())
 
@@ -198,6 +198,12 @@ def waited(work: Any, who: str) -> None:
         return
     with _answering(who, "a message between processes"):
         work.wait()
+
+
+def _started(start: Any, memory: Tensor, peer: int, tag: int) -> Any:
+    """A send or a receive; CannotRun where its other end is known to be gone."""
+    with _answering(f"the process of device {peer}", "a message between processes"):
+        return start(memory, peer, tag=tag)
 
 
 @contextmanager
@@ -244,9 +250,9 @@ class RandomPass:
     def __call__(self) -> None:
         state = random_state(self.device)
         if self.sends:
-            waited(dist.isend(state, self.peer, tag=self.tag), f"the process of device {self.peer}")
+            waited(_started(dist.isend, state, self.peer, self.tag), f"the process of device {self.peer}")
         else:
-            waited(dist.irecv(state, self.peer, tag=self.tag), f"the process of device {self.peer}")
+            waited(_started(dist.irecv, state, self.peer, self.tag), f"the process of device {self.peer}")
             set_random_state(state, self.device)
 
 

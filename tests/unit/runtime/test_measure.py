@@ -44,7 +44,9 @@ def test_equal_ops_are_timed_once_and_kept() -> None:
     cluster = measure.here()
     graph = capture(module(), (torch.randn(4, 8),), training=False)
     told: list[str] = []
+    numbers = torch.get_rng_state()
     costs = measure.measure_ops(graph, cluster, say=told.append)
+    assert torch.equal(torch.get_rng_state(), numbers)
     times = costs.times["cpu"]
     assert len(times) < len(graph.signature)  # two linears and two relus are alike
     assert all(time.low_ns <= time.hot_ns <= time.high_ns for time in times.values())

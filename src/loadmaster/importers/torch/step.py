@@ -183,7 +183,7 @@ def _trace(
     fakes = [given.fake for given in step.given]
     # The Python dispatcher has the decompositions by which torch.compile traces: dropout is one op as on a GPU,
     # recurrent layers are unrolled unless oneDNN takes them, and batch norm says that it writes to its statistics.
-    step.keep = target.keep
+    step.keep, step.casts_once = target.keep, torch.is_autocast_cache_enabled()
     watching = origins.watching(step.twin)
     with mode, enable_python_dispatcher(), _without_onednn(), watching, as_run(mode, target):
         halves = {_convolution_backward: _halves}
@@ -262,6 +262,7 @@ class _Step:
     learned: list[str] = field(default_factory=list)  # weights with a gradient
     num_outputs: int = 0
     keep: bool = False
+    casts_once: bool = True  # autocast casts a weight once, whoever reads it
     result: Form | None = None
 
     @classmethod
@@ -288,6 +289,7 @@ class _Step:
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
         mode = get_proxy_mode()
         assert mode is not None
+        torch.set_autocast_cache_enabled(self.casts_once)  # make_fx has switched it off
         with self.origins.marking(mode.tracer.graph):
             if not self.training:
                 with torch.no_grad():
