@@ -38,7 +38,7 @@ from loadmaster.methods.memory.checkpoints import LayerCheckpointing, MinCut, Sq
 from loadmaster.methods.memory.recompute import Recompute
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds import peak_bound
+from loadmaster.problem.bounds.peak import peak_bound
 from loadmaster.search import Budget, Method, Result, solve
 from loadmaster.simulator import simulate, simulate_fused
 

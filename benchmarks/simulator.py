@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from loadmaster import GraphBuilder, Problem, price, simulate_many
 from loadmaster.simulator import NO_LIMIT, layout
-from loadmaster.simulator.quick import step_time
+from loadmaster.simulator.loop import step_time
 from loadmaster.simulator.state import make_run_scratch
 
 PLACEMENTS = ("contiguous", "random")

@@ -33,7 +33,7 @@ from typing import Any
 import loadmaster as lm
 from loadmaster import catalog
 from loadmaster.bench.records import RunRecord, read_records
-from loadmaster.cluster.sizes import parse_size
+from loadmaster.cluster.cluster import parse_size
 from loadmaster.cost import Measured, OpTime, fit
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import cluster_to_json, graph_to_json, load_cluster, load_graph, load_plan, plan_to_json

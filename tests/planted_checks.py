@@ -24,7 +24,9 @@ from loadmaster.baselines.simple import OneDevice
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.methods.exact.branching.branch_and_bound import BranchAndBound
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds import lower_bound, peak_bound, step, step_bound
+from loadmaster.problem.bounds import lower_bound, step
+from loadmaster.problem.bounds.peak import peak_bound
+from loadmaster.problem.bounds.step import step_bound
 from loadmaster.search import Search
 from tests.golden import test_timelines
 from tests.graphs import GRAPHS, pair

@@ -16,7 +16,8 @@ from loadmaster.plans import Plan, check
 from loadmaster.plans.additions import Additions
 from loadmaster.plans.expansion import expand, keeps_to
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds import Sharing, lower_bound, peak_bound
+from loadmaster.problem.bounds import Sharing, lower_bound
+from loadmaster.problem.bounds.peak import peak_bound
 from loadmaster.simulator import Timeline, settle, simulate
 from tests.graphs import pair
 from tests.reference import expand_slowly, judge

@@ -16,8 +16,7 @@ from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import state
-from loadmaster.simulator.loop import FOREVER, run
-from loadmaster.simulator.quick import step_time, times_alone
+from loadmaster.simulator.loop import FOREVER, run, step_time, times_alone
 from loadmaster.simulator.rules import layout
 from loadmaster.simulator.state import NO_RECORD, Layout, RunScratch, make_run_scratch
 from tests.problems import ALL

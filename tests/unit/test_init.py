@@ -57,6 +57,7 @@ def test_each_name_is_there_and_no_module(name):
 DEFERRED = (
     "loadmaster",
     "loadmaster.compiled",
+    "loadmaster.cost",
     "loadmaster.files",
     "loadmaster.simulator",
     "loadmaster.simulator.arenas",

@@ -18,7 +18,7 @@ from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.passes.groups import Grouper, group_ops
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
-from loadmaster.problem.remembering import LastFew
+from loadmaster.problem.problem import LastFew
 
 Rule = Literal["finish", "load"]
 Floats = NDArray[np.float64]

@@ -11,7 +11,7 @@ from loadmaster.baselines import exact_orders
 from loadmaster.graph.columns import Ints, ints, inverse, positions, rows_of
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds import cut_order
+from loadmaster.problem.bounds.peak import cut_order
 from loadmaster.search import Search
 
 Rule = Literal["given", "dfs", "bfs", "lpmf", "rpo", "cut", "best"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from loadmaster import catalog
-from loadmaster.baselines.expert.expert import expert_placement
+from loadmaster.baselines.expert import expert_placement
 from loadmaster.baselines.memory_order import MemoryOrder
 from loadmaster.baselines.ordering import ordered
 from loadmaster.baselines.simple import legal

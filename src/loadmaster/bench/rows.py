@@ -19,8 +19,7 @@ from loadmaster.errors import UnreadableFile
 from loadmaster.files import load_records
 from loadmaster.graph import Graph
 from loadmaster.problem.objective import objective_named
-from loadmaster.zoo import ENTRIES
-from loadmaster.zoo.families import FAMILIES, MEMBERS
+from loadmaster.zoo import ENTRIES, FAMILIES, MEMBERS
 from loadmaster.zoo.shelf import index, load_zoo, on_shelf
 from loadmaster.zoo.synthetic import KINDS, generate
 

@@ -7,6 +7,7 @@ that hold every method to what all promise.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
@@ -19,7 +20,7 @@ METHODS: Mapping[str, str] = {
     "one-device": "loadmaster.baselines.simple:OneDevice",
     "round-robin": "loadmaster.baselines.simple:RoundRobin",
     "random": "loadmaster.baselines.simple:Random",
-    "expert": "loadmaster.baselines.expert.expert:Expert",
+    "expert": "loadmaster.baselines.expert:Expert",
     "heft": "loadmaster.baselines.lists.schedulers:Heft",
     "etf": "loadmaster.baselines.lists.schedulers:Etf",
     "rolling": "loadmaster.baselines.lists.rolling:Rolling",
@@ -117,3 +118,8 @@ def methods() -> dict[str, str]:
     """Ours and those that installed packages add (entry points of the group loadmaster.methods); ours win where
     names are the same."""
     return {**_added(), **METHODS}
+
+
+def is_callable(model: str) -> bool:
+    """package.module:callable, which builds a torch module."""
+    return bool(re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", model)) and not model.startswith("zoo:")

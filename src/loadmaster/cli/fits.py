@@ -9,9 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loadmaster.cli import languages, stages, words
-from loadmaster.cli import serve as serving
 from loadmaster.cli.guarding import print_json
-from loadmaster.cli.options import Assume, Batch, Debug, Dtype, Json, Optimizer, Seconds, Seed, Simulations, Training
+from loadmaster.cli.options import (
+    SERVE_HELP,
+    Assume,
+    Batch,
+    Debug,
+    Dtype,
+    Json,
+    Optimizer,
+    Seconds,
+    Seed,
+    Simulations,
+    Training,
+)
 from loadmaster.errors import DoesNotFit, InvalidSetting
 
 if TYPE_CHECKING:
@@ -26,7 +37,7 @@ def fits(
     on: Annotated[str, typer.Option("--on", metavar="CLUSTER", help="A size such as 24GiB, a preset or a file.")],
     serve: Annotated[
         str | None,
-        typer.Option("--serve", metavar="REQUESTS", help=f"For served models. {serving.SERVE_HELP}"),
+        typer.Option("--serve", metavar="REQUESTS", help=f"For served models. {SERVE_HELP}"),
     ] = None,
     weights: Annotated[
         str | None, typer.Option("--weights", help="For hf: models: float32, float16, bfloat16, int8 or int4.")
@@ -46,7 +57,7 @@ def fits(
     debug: Debug = False,
 ) -> None:
     """Say whether a model fits (exit code 0, else 3), and what would make it fit, cheapest first."""
-    served = languages.is_read(model, None) or serving.is_served(model)
+    served = words.is_read(model, None) or words.is_served(model)
     if served:
         capture = {"--train": training, "--optimizer": optimizer, "--dtype": dtype, "--batch": batch}
         _refuse(model, capture, "say it with --serve and --weights")

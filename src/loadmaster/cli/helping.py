@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections import UserDict
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from loadmaster.cli.guarding import verb
+
 DAILY = ("plan", "compare", "explain", "run", "export", "fits", "measure")
+# Imported when they are typed, or listed: "module:what is in it".
+ELSEWHERE: Mapping[str, str] = {
+    "explain": "reports:explain",
+    "run": "run:run",
+    "export": "serve:export",
+    "fits": "fits:fits",
+    "measure": "measure:measure",
+    "zoo": "zoo:zoo_app",
+    "tools": "tools:tools_app",
+    "lab": "lab:lab_app",
+}
 SHOWN: tuple[str, ...] = (
     "model",
     "on",
@@ -31,6 +47,10 @@ _NOW |= {"list optimizers": "tools list methods"}
 class Verbs(TyperGroup):
     """The verbs; a word that the command line once had is refused with the one it has now."""
 
+    def __init__(self, *, commands: Mapping[str, Any], **settings: Any) -> None:
+        super().__init__(commands={}, **settings)
+        self.commands: Any = _Commands({**commands, **ELSEWHERE})
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if any(word.partition("=")[0] == "--with" for word in args):
             ctx.fail("`--with` is now `--method`")
@@ -45,6 +65,27 @@ class Verbs(TyperGroup):
             rows = [(name, self.commands[name].get_short_help_str(200)) for name in names]
             with formatter.section(title):
                 formatter.write_dl(rows)
+
+
+class _Commands(UserDict[str, Any]):
+    """Verbs by name, each imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = self.data[name]
+        if isinstance(found, str):
+            module, _, attribute = found.partition(":")
+            found = self.data[name] = _command(name, getattr(import_module(f"loadmaster.cli.{module}"), attribute))
+        return found
+
+
+def _command(name: str, found: Any) -> Any:
+    """A verb of a function, or a group of verbs."""
+    if isinstance(found, typer.Typer):
+        found.info.name = name
+        return typer.main.get_group(found)
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    alone.command(name)(verb(found))
+    return typer.main.get_command(alone)
 
 
 def _show_all(context: typer.Context, wanted: bool) -> None:

@@ -116,7 +116,7 @@ def bench(
     from loadmaster.bench.command import BenchSettings, call, parse_part
     from loadmaster.bench.rows import Source
     from loadmaster.bench.suite import Allowance
-    from loadmaster.report.terminal import solving
+    from loadmaster.report.screen import solving
 
     given = (simulations, seconds, times)
     allowance = None if given == (None, None, None) else Allowance(*given)

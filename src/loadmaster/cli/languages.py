@@ -22,14 +22,6 @@ if TYPE_CHECKING:
 DEFAULT_REQUESTS = "prompt=2048,new=256,batch=1"
 
 
-def is_read(model: str, target: str | None) -> bool:
-    """Whether `plan` answers from the sizes in the model's files, in llama.cpp's words."""
-    from loadmaster.serving.reading import is_language
-
-    path = model.removeprefix("hf:")
-    return path.endswith(".gguf") or (target in (None, "llama.cpp") and is_language(path))
-
-
 def plan_language(
     model: str,
     on: str | None,
@@ -43,7 +35,7 @@ def plan_language(
     json: bool,
 ) -> None:
     """The command that serves the model soonest, what it comes to, and the command that checks it."""
-    from loadmaster.cluster.machine import THIS_MACHINE
+    from loadmaster.cluster.presets import THIS_MACHINE
     from loadmaster.serving.llama_cpp import Pricing, best_options
     from loadmaster.serving.llama_options import read
     from loadmaster.serving.reading import language_of
@@ -236,14 +228,14 @@ def fits_setup(model: str, on: str, serve: str | None, weights: str | None, cach
     """What `fits` asks of a model that is served."""
     from loadmaster.serving.fitting import Setup
     from loadmaster.serving.language import with_weights
-    from loadmaster.serving.reading import is_language, language_of
+    from loadmaster.serving.reading import language_of
     from loadmaster.serving.requests import Requests
 
     path = model.removeprefix("hf:")
     language = language_of(path)
     if path.endswith(".gguf") and weights is not None:
         raise InvalidSetting("a GGUF file says its weights itself", "--weights", "leave it out")
-    precision = weights or ("" if is_language(path) else "bfloat16")
+    precision = weights or ("" if words.is_read(model, None) else "bfloat16")
     if precision:
         with_weights(language, precision)
     types = caches_of(cache or "f16")

@@ -16,6 +16,10 @@ _MODEL, _OUTPUT = "Torch models", "Output"
 SERVING = "Serving and other runtimes"
 
 _MODEL_HELP = "zoo:NAME, a file (.onnx, .pt2, .gguf, .json and others), or package.module:callable for torch."
+SERVE_HELP = "Plan inference for such requests: prompt=2048,new=256,batch=4,flight=1."
+TARGETS_HELP = "device-map, vllm, llama.cpp, pipelining, megatron or onnxruntime"
+LIKE_HELP = "Warm-start from this plan of a similar model or cluster, or from a library (loadmaster lab train plans)."
+EXPERIENCE_HELP = "Warm-start from your earlier plans of similar problems. [default: with --seconds and no --method]"
 METHOD_HELP = "How to search: a name from 'loadmaster tools list methods', with settings: best-of:of=[heft,etf]."
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL_HELP, show_default=False)]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def pack(lifetimes: Path, capacity: str, out: Path, seconds: float) -> dict[str, object]:
     """Writes the offsets and says how it went; raises DoesNotFit where there are none, or none were found."""
-    from loadmaster.cluster.sizes import parse_size
+    from loadmaster.cluster.cluster import parse_size
     from loadmaster.files.lifetimes import load_lifetimes, save_offsets
     from loadmaster.simulator.arenas.capacity import fit_in
     from loadmaster.simulator.arenas.orders import peak_of

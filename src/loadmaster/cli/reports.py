@@ -76,40 +76,29 @@ def explain(
     """Explain a saved plan: how good it is, what limits it, what fills the memory, what to do next."""
     from loadmaster.report.explain import explain as explained
 
-    check_targets(report, trace, save)
+    stages.check_targets(report, trace, save)
     problem, saved, others = read_plan(plan, model, on or [], objective, words.size_of(memory_limit))
     result = _as_result(problem, saved, plan)
     said = {} if policy is None else {"policy": _summary_of(problem, policy)}
     with stages.status(f"trying what would help, about {seconds:.0f} s"):
         found = explained(result, others, seconds=seconds, saved=str(plan))
-    write_files(result, [], report, trace, found)
+    stages.write_files(result, [], report, trace, found)
     better = None if save is None else _save_better(found, save)
     if json:
         wrote = {} if save is None else {"saved": None if better is None else better.value}
         print_json({**found.to_json(), **said, **wrote})
         return
-    tell_report(found, result, verbose)
+    if verbose:
+        stages.tell_report(found, result)
+    else:
+        stages.tell_answers(found)
     if said:
         from loadmaster.report.policy import policy_text
 
         print(printable(policy_text(said["policy"])))
-    tell_files(report, trace)
+    stages.tell_files(report, trace)
     if save is not None:
         print("no better plan was found; nothing was saved" if better is None else f"better plan written to {save}")
-
-
-def tell_report(found: Report, result: Result, verbose: bool) -> None:
-    """The four answers; with `verbose` the timeline before them and all tables after."""
-    from loadmaster.report.drawing import print_timeline
-    from loadmaster.report.schedule import Schedule
-    from loadmaster.report.screen import console
-    from loadmaster.report.terminal import report_text
-
-    screen = console()
-    if verbose:
-        print_timeline(screen, Schedule.of(result.problem, result.plan, result.timeline))
-    width = screen.width if screen.is_terminal else None
-    screen.print(report_text(found.text(verbose, width)), soft_wrap=True)
 
 
 def _save_better(found: Report, path: Path) -> Result | None:
@@ -134,7 +123,7 @@ def diff(
     """Say why one saved plan is faster or smaller than another."""
     from loadmaster.report.diff import diff as difference
 
-    check_targets(report)
+    stages.check_targets(report)
     limit = words.size_of(memory_limit)
     read = [(path, *read_plan(path, model, on or [], objective, limit)[:2]) for path in (before, after)]
     first, second = (_as_result(problem, plan, path) for path, problem, plan in read)
@@ -149,7 +138,7 @@ def diff(
         print_json(found.to_json())
         return
     print(printable(found.text()), end="")
-    tell_files(report, None)
+    stages.tell_files(report, None)
 
 
 def plot(
@@ -326,50 +315,7 @@ def _as_result(problem: Problem, plan: Plan, path: Path) -> Result:
     return replace(result, **known)
 
 
-# Files about a result
-
-
-def report_of(result: Result, saved: Path | None) -> Report:
-    """The report of a result that is `saved` there, if anywhere."""
-    from loadmaster.report.actions import allowance
-    from loadmaster.report.explain import explain as explained
-
-    with stages.status(f"trying what would help, about {allowance(result):.0f} s"):
-        return explained(result, saved=None if saved is None else str(saved))
-
-
-def check_targets(*targets: Path | None) -> None:
-    """Refuses files that could not be written before anything is searched for."""
-    for target in targets:
-        if target is not None:
-            words.check_writable(target)
-
-
-def write_files(
-    result: Result,
-    compared: Sequence[Result],
-    report: Path | None,
-    trace: Path | None,
-    found: Report | None = None,
-) -> None:
-    """The page and the trace of a result, where they are asked for."""
-    from loadmaster.report.schedule import Schedule
-
-    if report is not None:
-        from loadmaster.report.html import write_report
-
-        write_report(report, result, found or report_of(result, None), compared)
-    if trace is not None:
-        from loadmaster.report.chrome_trace import write_trace
-
-        write_trace(trace, Schedule.of(result.problem, result.plan, result.timeline))
-
-
-def tell_files(report: Path | None, trace: Path | None) -> None:
-    """Says which files were written."""
-    for kind, target in (("report", report), ("trace", trace)):
-        if target is not None:
-            print(f"{kind} written to {target}")
+# The memory of a result
 
 
 def tell_arenas(problem: Problem, arenas: Arenas, file: Path | None) -> None:

@@ -10,27 +10,17 @@ import typer
 
 from loadmaster.cli import reports, stages, words
 from loadmaster.cli.guarding import print_json
-from loadmaster.cli.options import Debug, Json
+from loadmaster.cli.options import TARGETS_HELP, Debug, Json
 from loadmaster.cli.reports import OfModel
 from loadmaster.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from loadmaster.cluster import Cluster
-    from loadmaster.problem import Problem
     from loadmaster.report.served import SplitAtLength, Strip
-    from loadmaster.search import Result
     from loadmaster.serving.exports import ModulePlan
     from loadmaster.serving.planning import ServingResult
     from loadmaster.serving.readback import Exported
     from loadmaster.serving.requests import Goal
-
-SERVE_HELP = "Plan inference for such requests: prompt=2048,new=256,batch=4,flight=1."
-TARGETS_HELP = "device-map, vllm, llama.cpp, pipelining, megatron or onnxruntime"
-
-
-def is_served(model: str) -> bool:
-    """Whether it is a language model by its name on Hugging Face, "hf:NAME", which is planned for requests."""
-    return model.startswith("hf:")
 
 
 def plan_served(
@@ -50,14 +40,14 @@ def plan_served(
     json: bool,
 ) -> None:
     """What `plan` does with a model that answers requests."""
-    from loadmaster.cluster.machine import THIS_MACHINE
+    from loadmaster.cluster.presets import THIS_MACHINE
     from loadmaster.serving.exports import target_of
     from loadmaster.serving.planning import plan_serving, service_for
     from loadmaster.serving.requests import Requests
 
     chosen, requests = None if target is None else target_of(target), Requests.of(serve)
     cluster = words.cluster_of(on or THIS_MACHINE)
-    reports.check_targets(save, report, plot)
+    stages.check_targets(save, report, plot)
     if sweep is not None:
         wait = 2.0 if seconds is None else seconds
         found = _swept(model.removeprefix("hf:"), cluster, requests, sweep, chosen, goal, weights, wait)
@@ -91,49 +81,8 @@ def plan_served(
         check_fits(service, result.best)
 
 
-def check_modules(problem: Problem, granularity: str) -> None:
-    """Refuses to keep modules whole where nobody knows them."""
-    if granularity != "op" and not any(problem.graph.scope):
-        what = f"'{problem.source.name}' does not say which module an op belongs to"
-        raise InvalidSetting(what, "--granularity", "plan op by op, or give the model as package.module:callable")
-
-
-def held_to(target: str | None, granularity: str | None) -> tuple[str, bool]:
-    """(what stays whole, whether in stages of neighbouring layers): what the runtime takes, where one is named."""
-    if target is None:
-        return granularity or "op", False
-    from loadmaster.serving.exports import target_of
-
-    chosen = target_of(target)
-    if granularity == "op":
-        what = f"{target} takes whole modules"
-        raise InvalidSetting(what, "--granularity", "leave it out, or give module or block")
-    return granularity or "block", chosen.contiguous
-
-
-def restriction(result: Result, free: Result | None, granularity: str) -> dict[str, Any]:
-    """What keeping modules whole costs, as data."""
-    if free is None:
-        return {}
-    step, other = result.timeline.step_ns, free.timeline.step_ns
-    return {"restriction": {"granularity": granularity, "step_ns": step, "op_by_op_step_ns": other}}
-
-
-def tell_restriction(result: Result, free: Result, granularity: str, target: str | None) -> None:
-    """What keeping modules whole costs against a plan op by op under the same budget; and which module goes where."""
-    from loadmaster.report.terminal import console
-    from loadmaster.report.units import percent_text, time_text
-    from loadmaster.serving.plans import modules_of
-
-    screen = console()
-    _show_modules(modules_of(result.problem, result.plan), "time a step")
-    more = result.timeline.step_ns / max(1, free.timeline.step_ns) - 1
-    times = f"{time_text(result.timeline.step_ns)} against {time_text(free.timeline.step_ns)} op by op"
-    kept = f"every {granularity} whole" + (f", as {target} takes it" if target else "")
-    screen.print(f"\n{kept}: {times} ({percent_text(more)})")
-
-
-def _show_modules(plan: ModulePlan, time_head: str) -> None:
+def show_modules(plan: ModulePlan, time_head: str) -> None:
+    """A row for each module: its device, what becomes of its weights, what it takes."""
     from loadmaster.report.terminal import console, plain_table
     from loadmaster.report.units import size_text, time_text
     from loadmaster.serving.exports import module_table
@@ -295,7 +244,7 @@ def _show(result: ServingResult, saved: Path | None, json: bool) -> None:
     for row in _methods(result):
         table.add_row(*row)
     screen.print(table)
-    _show_modules(plan, "time a request")
+    show_modules(plan, "time a request")
     from loadmaster.report.units import percent_text, time_text
     from loadmaster.serving.planning import op_by_op, simplest
 
@@ -379,8 +328,7 @@ def _aside(text: str) -> None:
 
 
 def _read_modules(path: Path, to: str, model: str | None, on: list[str] | None) -> ModulePlan:
-    from loadmaster.files.plan import PLAN_SCHEMA
-    from loadmaster.files.text import read_json
+    from loadmaster.files.text import PLAN_SCHEMA, read_json
     from loadmaster.serving.documents import load_modules
 
     data = read_json(path)

@@ -27,7 +27,7 @@ def run(problem: Problem, spec: str, budget: Budget, seed: int, costs: str | Non
     """Looks for ops to split and plans the graph that comes of it."""
     from loadmaster.cost import price
     from loadmaster.methods.splitting import solve_split
-    from loadmaster.report.terminal import solving
+    from loadmaster.report.screen import solving
 
     cost = words.costs_of(costs, problem.source, problem.cluster)
 

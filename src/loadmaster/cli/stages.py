@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ from loadmaster.errors import LoadmasterError
 
 if TYPE_CHECKING:
     from loadmaster.problem import Problem
+    from loadmaster.report.answers import ShortReport
+    from loadmaster.report.explain import Report
     from loadmaster.search import Budget, Result, Start
     from loadmaster.simulator.arenas import Arenas
 
@@ -50,7 +52,7 @@ def run_method(
     """`solve` with its progress on the terminal, and code compiled before the clock runs. `place`: its number of how
     many searches."""
     from loadmaster.catalog.specs import make_method
-    from loadmaster.report.terminal import solving
+    from loadmaster.report.screen import solving
     from loadmaster.search import solve
 
     if budget.seconds is not None:
@@ -69,7 +71,7 @@ def fit(result: Result, budget: Budget, seed: int, recompute: str, offload: str)
     if result.fits or (recompute, offload) == ("none", "none"):
         return result
     from loadmaster.planning import fitted
-    from loadmaster.report.terminal import solving
+    from loadmaster.report.screen import solving
 
     with solving("recompute") as listener:
         allowed = {"recompute": recompute == "auto", "offload": offload == "auto"}
@@ -136,6 +138,87 @@ def show_methods(problem: Problem, choice: str, rows: list[tuple[str, Result]], 
         screen.print(verdict(rows), soft_wrap=True)
     if saved is not None:
         screen.print(f"plan written to {saved}", soft_wrap=True)
+
+
+# What a result is, in words and files
+
+
+def report_of(result: Result, saved: Path | None) -> Report:
+    """The report of a result that is `saved` there, if anywhere."""
+    from loadmaster.report.explain import explain
+
+    with _trying(result):
+        return explain(result, saved=None if saved is None else str(saved))
+
+
+def answers_of(result: Result, saved: Path | None) -> ShortReport:
+    """The four answers of a result alone."""
+    from loadmaster.report.answers import short_report
+
+    with _trying(result):
+        return short_report(result, saved=None if saved is None else str(saved))
+
+
+def _trying(result: Result) -> AbstractContextManager[None]:
+    from loadmaster.report.actions import allowance
+
+    return status(f"trying what would help, about {allowance(result):.0f} s")
+
+
+def check_targets(*targets: Path | None) -> None:
+    """Refuses files that could not be written before anything is searched for."""
+    for target in targets:
+        if target is not None:
+            words.check_writable(target)
+
+
+def write_files(
+    result: Result,
+    compared: Sequence[Result],
+    report: Path | None,
+    trace: Path | None,
+    found: Report | None = None,
+) -> None:
+    """The page and the trace of a result, where they are asked for."""
+    from loadmaster.report.schedule import Schedule
+
+    if report is not None:
+        from loadmaster.report.html import write_report
+
+        write_report(report, result, found or report_of(result, None), compared)
+    if trace is not None:
+        from loadmaster.report.chrome_trace import write_trace
+
+        write_trace(trace, Schedule.of(result.problem, result.plan, result.timeline))
+
+
+def tell_files(report: Path | None, trace: Path | None) -> None:
+    """Says which files were written."""
+    for kind, target in (("report", report), ("trace", trace)):
+        if target is not None:
+            print(f"{kind} written to {target}")
+
+
+def tell_answers(said: ShortReport) -> None:
+    """In words."""
+    from loadmaster.report.screen import console, report_text
+
+    console().print(report_text(said.short()), soft_wrap=True)
+
+
+def tell_report(said: Report, result: Result) -> None:
+    """The timeline, the four answers and all tables."""
+    from loadmaster.report.drawing import print_timeline
+    from loadmaster.report.schedule import Schedule
+    from loadmaster.report.screen import console, report_text
+
+    screen = console()
+    print_timeline(screen, Schedule.of(result.problem, result.plan, result.timeline))
+    width = screen.width if screen.is_terminal else None
+    screen.print(report_text(said.text(width=width)), soft_wrap=True)
+
+
+# What is going on
 
 
 @contextmanager

@@ -76,7 +76,7 @@ def simulate(
     from loadmaster.report.summary import simulation_summary
 
     limit = words.size_of(memory_limit)
-    reports.check_targets(addresses)
+    stages.check_targets(addresses)
     saved = load_plan_file(plan)
     how = reports.how_captured(reports.head_of(plan)) if words.is_callable(model) else None
     problem, choice = stages.problem_for(model, on, "step-time", limit, how=how)

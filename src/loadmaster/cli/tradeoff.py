@@ -54,7 +54,7 @@ def tradeoff(
     from loadmaster.report.tradeoff import Means, plot_tradeoff, smallest_within
     from loadmaster.report.tradeoff import tradeoff as front
 
-    spec, budget = method or words.default_method(), words.budget_of(seconds, simulations)
+    spec, budget = method or words.DEFAULT, words.budget_of(seconds, simulations)
     limit = words.check_settings([spec], memory_limit, None)
     problem, _ = stages.problem_for(model, on, "step-time", limit)
     means = Means(recompute == "auto", offload == "auto")

@@ -11,18 +11,16 @@ from typing import Annotated, Literal
 import typer
 
 from loadmaster import __version__
-from loadmaster.cli import asking, languages, pipelines, planning, reports, stages, words
-from loadmaster.cli import experience as experiences
-from loadmaster.cli import fits as fitting
-from loadmaster.cli import measure as measuring
-from loadmaster.cli import run as running
-from loadmaster.cli import serve as serving
+from loadmaster.cli import planning, stages, words
 from loadmaster.cli.guarding import finish, print_json, quieten, verb, with_error
 from loadmaster.cli.helping import HelpAll, LongVerb, Verbs
-from loadmaster.cli.lab import lab_app
 from loadmaster.cli.options import (
+    EXPERIENCE_HELP,
+    LIKE_HELP,
     METHOD_HELP,
+    SERVE_HELP,
     SERVING,
+    TARGETS_HELP,
     Assume,
     Batch,
     Costs,
@@ -52,8 +50,6 @@ from loadmaster.cli.options import (
     Training,
     Verbose,
 )
-from loadmaster.cli.tools import tools_app
-from loadmaster.cli.zoo import zoo_app
 from loadmaster.errors import InvalidSetting
 
 app = typer.Typer(
@@ -66,9 +62,6 @@ app = typer.Typer(
     rich_markup_mode=None,  # square brackets in help are meant as such
     epilog="Exit codes: 0 ok, 1 error, 2 wrong usage, 3 the plan does not fit in memory.",
 )
-app.add_typer(zoo_app, name="zoo")
-app.add_typer(tools_app, name="tools")
-app.add_typer(lab_app, name="lab")
 
 COMPARED = ("one-device", "expert", "heft", "etf", "greedy-fusion")
 
@@ -130,14 +123,14 @@ def plan(
             help="What stays whole on one device. [default: op, or what --for takes]",
         ),
     ] = None,
-    serve: Annotated[str | None, typer.Option("--serve", metavar="REQUESTS", help=serving.SERVE_HELP)] = None,
+    serve: Annotated[str | None, typer.Option("--serve", metavar="REQUESTS", help=SERVE_HELP)] = None,
     target: Annotated[
         str | None,
         typer.Option(
             "--for",
             metavar="RUNTIME",
             rich_help_panel=SERVING,
-            help=f"Plan only what this runtime can take: {serving.TARGETS_HELP}.",
+            help=f"Plan only what this runtime can take: {TARGETS_HELP}.",
         ),
     ] = None,
     goal: Annotated[
@@ -174,11 +167,11 @@ def plan(
         ),
     ] = None,
     like: Annotated[
-        Path | None, typer.Option("--like", metavar="PLAN", rich_help_panel="Search", help=experiences.LIKE_HELP)
+        Path | None, typer.Option("--like", metavar="PLAN", rich_help_panel="Search", help=LIKE_HELP)
     ] = None,
     experience: Annotated[
         bool | None,
-        typer.Option("--experience/--no-experience", rich_help_panel="Search", help=experiences.EXPERIENCE_HELP),
+        typer.Option("--experience/--no-experience", rich_help_panel="Search", help=EXPERIENCE_HELP),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -196,8 +189,10 @@ def plan(
     help_all: HelpAll = False,
 ) -> None:
     """Plan a model: which ops to fuse, which device runs each, and in which order."""
-    if languages.is_read(model, target):
-        languages.plan_language(
+    if words.is_read(model, target):
+        from loadmaster.cli.languages import plan_language
+
+        plan_language(
             model,
             on,
             serve or "",
@@ -209,8 +204,10 @@ def plan(
             json=json,
         )
         return
-    if serve is not None or sweep is not None or serving.is_served(model):
-        serving.plan_served(
+    if serve is not None or sweep is not None or words.is_served(model):
+        from loadmaster.cli.serve import plan_served
+
+        plan_served(
             model,
             on,
             serve or "",
@@ -230,28 +227,30 @@ def plan(
         raise InvalidSetting(
             "--plot draws a sweep", "--plot", "give it with --sweep, or use 'loadmaster tools plot PLAN'"
         )
-    kept, in_stages = serving.held_to(target, granularity)
+    kept, in_stages = planning.held_to(target, granularity)
     if fusion == "auto" and (kept != "op" or split != "none"):
         fusion = "none"  # whole modules, and parts of ops, are placed
-    plain = words.fused(method or words.default_method(), fusion)
+    plain = words.fused(method or words.DEFAULT, fusion)
     spec = words.on_ray(words.whole(words.fitting(plain, recompute, offload), kept, in_stages), ray)
     budget = words.budget_of(seconds, simulations)
     limit = words.check_settings([spec], memory_limit, save)
-    reports.check_targets(report, trace, schedule)
+    stages.check_targets(report, trace, schedule)
     how = words.capture_settings(model, training, optimizer, dtype, batch)
     problem, choice = stages.problem_for(model, on, objective, limit, costs, how, mode, assume)
-    invocation = asking.invocation(model, problem, budget)
+    invocation = words.invocation(model, problem, budget)
     if microbatches is not None:
+        from loadmaster.cli import pipelines
+
         found = pipelines.run(problem, microbatches, budget, seed, method, split, replicate)
         found = replace(found, result=replace(found.result, asked=invocation))
         misfit = stages.save_or_explain(found.result, limit, None)
         told = pipelines.save(found, save if misfit is None else None, schedule)
-        said = None if json and report is None else reports.report_of(found.result, save)
-        reports.write_files(found.result, [], report, trace, said)
-        if json or said is None:
+        said = None if report is None else stages.report_of(found.result, save)
+        stages.write_files(found.result, [], report, trace, said)
+        if json:
             print(pipelines.summary(found, misfit))
         else:
-            reports.tell_report(said, found.result, verbose=False)
+            stages.tell_answers(said or stages.answers_of(found.result, save))
             pipelines.tell(found, told, verbose)
         finish(misfit)
         return
@@ -273,28 +272,16 @@ def plan(
         save=save,
         report=report,
         trace=trace,
+        verbose=verbose,
         invocation=invocation,
     )
     plans = planning.find(problem, asked)
-    said = None if json and report is None else reports.report_of(plans.result, save)
-    misfit, beside = planning.save(plans, asked, said)
-    if json or said is None:
-        print_json(with_error(planning.summary(plans, asked), misfit))
-        finish(misfit)
-        return
-    if choice:
-        print(f"on {problem.cluster.name}{choice}")
-    if not verbose:  # with it, the table of methods says so
-        from loadmaster.report.terminal import model_notes
-
-        for note in model_notes(problem.source):
-            print(note)
-    reports.tell_report(said, plans.result, verbose)
-    if verbose:
-        stages.show_methods(problem, choice, planning.rows(plans, asked), None)
-    if save is not None and misfit is None:
-        print(f"plan written to {save}")
-    planning.tell(plans, asked, beside)
+    whole = stages.report_of(plans.result, save) if report is not None or (verbose and not json) else None
+    misfit, beside = planning.save(plans, whole)
+    if json:
+        print_json(with_error(planning.summary(plans), misfit))
+    else:
+        planning.tell(plans, whole, misfit, beside, choice)
     finish(misfit)
 
 
@@ -327,28 +314,24 @@ def compare(
     from loadmaster.report.summary import best_of, compare_summary
 
     budget = words.budget_of(seconds, simulations)
-    names = words.split_specs(methods) if methods else list(dict.fromkeys([*COMPARED, words.default_method()]))
+    names = words.split_specs(methods) if methods else list(dict.fromkeys([*COMPARED, words.DEFAULT]))
     specs = [words.fused(name, fusion) for name in names]
     limit = words.check_settings(specs, memory_limit, save)
-    reports.check_targets(report, trace)
+    stages.check_targets(report, trace)
     problem, choice = stages.problem_for(model, on, objective, limit, costs, assume=assume)
     rows = stages.run_all(problem, specs, budget, seed)
-    rows = [(spec, replace(found, asked=asking.invocation(model, problem, budget, spec))) for spec, found in rows]
+    rows = [(spec, replace(found, asked=words.invocation(model, problem, budget, spec))) for spec, found in rows]
     results, left = [result for _, result in rows], specs[len(rows) :]
     misfit = stages.save_or_explain(best_of(results), limit, save)
-    reports.write_files(best_of(results), results, report, trace)
+    stages.write_files(best_of(results), results, report, trace)
     if json:
         print_json(with_error(compare_summary(results, left), misfit))
     else:
         stages.show_methods(problem, choice, rows, save if misfit is None else None)
         if left:
             print(f"interrupted; not run: {', '.join(left)}")
-        reports.tell_files(report, trace)
+        stages.tell_files(report, trace)
     finish(misfit)
-
-
-for _function in (reports.explain, running.run, serving.export, fitting.fits, measuring.measure):
-    app.command()(verb(_function))
 
 
 if __name__ == "__main__":

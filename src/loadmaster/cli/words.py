@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadmaster.catalog.wording import DEFAULT, fitting, fused, with_settings
+from typer.main import get_current_context  # type: ignore[attr-defined]
+
+from loadmaster.catalog import is_callable
+from loadmaster.catalog.specs import DEFAULT, fitting, fused, make_method, split_list, with_settings
 from loadmaster.errors import InvalidSetting, MissingExtra, UnwritableFile
 
 if TYPE_CHECKING:
@@ -21,22 +23,27 @@ if TYPE_CHECKING:
     from loadmaster.cost import CostModel
     from loadmaster.graph import Graph
     from loadmaster.problem import Problem
-    from loadmaster.search import Budget
+    from loadmaster.search import Budget, Invocation
 
-__all__ = ["fitting", "fused", "with_settings"]  # as verbs ask for them
+__all__ = ["DEFAULT", "fitting", "fused", "is_callable"]  # as verbs ask for them
 
 DEFAULT_SECONDS = 10.0  # what one waits for a first answer
 
 
-def default_method() -> str:
-    """What `plan` runs where no method is named."""
-    return DEFAULT
+def is_read(model: str, target: str | None) -> bool:
+    """Whether `plan` answers from the sizes in the model's files, in llama.cpp's words."""
+    path = model.removeprefix("hf:")
+    folder = target in (None, "llama.cpp") and any(Path(path).glob("*.safetensors"))
+    return path.endswith(".gguf") or folder
+
+
+def is_served(model: str) -> bool:
+    """Whether it is a language model by its name on Hugging Face, "hf:NAME", which is planned for requests."""
+    return model.startswith("hf:")
 
 
 def split_specs(text: str) -> list[str]:
     """Specs joined with commas. 'anneal:chains=3,start=heft,etf' is two: a setting belongs to the spec before it."""
-    from loadmaster.catalog.specs import split_list
-
     specs: list[str] = []
     for part in split_list(text):
         head = part.partition("=")[0]
@@ -65,15 +72,13 @@ def budget_of(seconds: float | None, simulations: int | None) -> Budget:
 
 def size_of(text: str | None) -> int | None:
     """Bytes of `--memory-limit`."""
-    from loadmaster.cluster.sizes import parse_size
+    from loadmaster.cluster.cluster import parse_size
 
     return None if text is None else parse_size(text, "--memory-limit")
 
 
 def check_settings(specs: list[str], memory_limit: str | None, save: Path | None) -> int | None:
     """Finds mistakes before any work is done; returns the memory limit in bytes."""
-    from loadmaster.catalog.specs import make_method
-
     if not specs:
         raise InvalidSetting(
             "no method was named", "--method", "give one or more names from 'loadmaster tools list methods'"
@@ -106,11 +111,6 @@ def check_writable(path: Path) -> None:
         raise UnwritableFile(f"'{path}' cannot be written", "", "check its permissions, or write elsewhere")
 
 
-def is_callable(model: str) -> bool:
-    """Whether it names a function of Python that builds the model."""
-    return bool(re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", model)) and not model.startswith("zoo:")
-
-
 def capture_settings(
     model: str, training: bool | None, optimizer: str | None, dtype: str | None, batch: int | None
 ) -> dict[str, Any]:
@@ -139,16 +139,17 @@ def problem_of(
 ) -> tuple[Problem, str]:
     """The priced problem, and why that cluster when nobody asked for it. What makes a plan refuses a model that is
     mostly assumed, unless it was told to accept it; what looks at one does not."""
-    from loadmaster.cluster.machine import this_machine
+    from loadmaster.cluster.presets import THIS_MACHINE
     from loadmaster.cost import price
     from loadmaster.importers import load
-    from loadmaster.planning import default_cluster
 
     named = None if on is None else in_mode(cluster_of(on), mode)
-    graph = load(model, **{"gpu": (named or this_machine()).has_gpu, "assume": assume, **(how or {})})
+    graph = load(model, **{"gpu": (named or cluster_of(THIS_MACHINE)).has_gpu, "assume": assume, **(how or {})})
     if named is not None:
         cost = costs_of(costs, graph, named)
         return price(graph, named, objective=objective, memory_limit=memory_limit, cost=cost), ""
+    from loadmaster.planning import default_cluster
+
     cluster, reason = default_cluster(model, graph)
     cluster = in_mode(cluster, mode)
     cost = costs_of(costs, graph, cluster)
@@ -222,3 +223,40 @@ def on_ray(spec: str, address: str | None) -> str:
     if spec.partition(":")[0] == "islands":
         return with_settings(spec, f"ray={address}")
     return f"islands:inner=[{spec}],ray={address}"
+
+
+# What was typed, as an `Invocation` that a result carries: every option that was given, but for files to write
+
+
+def invocation(model: str, problem: Problem, budget: Budget, method: str | None = None) -> Invocation:
+    """Of the verb that runs; the cluster and the seconds are said, also where they are defaults. `method`: of one row
+    of a comparison."""
+    from loadmaster.search import Invocation
+
+    given: dict[str, str | None] = {"--on": problem.cluster.name}
+    if budget.seconds is not None:
+        given["--seconds"] = f"{budget.seconds:g}"
+    given |= _typed() | ({} if method is None else {"--method": method})
+    return Invocation(model).with_options(given)
+
+
+def _typed() -> dict[str, str]:
+    from loadmaster.search.invocation import WRITTEN
+
+    context, found = get_current_context(), dict[str, str]()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        value = context.params.get(name)
+        if source is None or source.name != "COMMANDLINE" or not parameter.opts[0].startswith("--"):
+            continue
+        if parameter.opts[0] in WRITTEN or value is None:
+            continue
+        found |= _as_typed(parameter, value)
+    return found
+
+
+def _as_typed(parameter: Any, value: Any) -> dict[str, str]:
+    if isinstance(value, bool):
+        return {(parameter.opts if value else parameter.secondary_opts)[0]: ""}
+    return {parameter.opts[0]: f"{value:g}" if isinstance(value, float) else str(value)}

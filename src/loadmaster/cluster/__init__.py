@@ -2,7 +2,7 @@
 
 `cluster` has the types, `presets` the machines that can be named ("4xp100-pcie", "2xa100@100gbe@2xa100"), each with the
 data sheet its figures come from, `growing` the same cluster with a host or more devices, for reports that say what
-would help, and `sizes` reads sizes of memory as people write them. A cluster says what there is; `cost.price` says what
+would help, and reads sizes of memory. A cluster says what there is; `cost.price` says what
 a graph takes on it.
 """
 

@@ -13,8 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from loadmaster.cluster.cluster import GIB, Cluster, Device, Link, dense_channels
-from loadmaster.cluster.machine import THIS_MACHINE
-from loadmaster.cluster.presets import SINGLE_PRESETS, preset
+from loadmaster.cluster.presets import SINGLE_PRESETS, THIS_MACHINE, preset
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph.columns import ints
 

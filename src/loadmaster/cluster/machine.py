@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from loadmaster.cluster.cluster import Cluster, Device
+from loadmaster.cluster.presets import THIS_MACHINE, preset
 
-THIS_MACHINE = "this-machine"
 _CORES = 28  # of the preset `cpu`
 # What names of nvidia-smi hold, all words of a row, and the preset; the first row that matches.
 _KINDS = (
@@ -41,8 +41,6 @@ _KINDS = (
 
 def this_machine() -> Cluster:
     """The cluster `this-machine`."""
-    from loadmaster.cluster.presets import preset
-
     found = preset("+".join([*gpu_parts(_nvidia_smi()), "cpu"]))
     devices = [_sized(device) if device.kind == "cpu" else device for device in found.devices]
     return replace(found, name=THIS_MACHINE, devices=tuple(devices))

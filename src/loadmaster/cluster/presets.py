@@ -18,9 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from loadmaster.cluster.cluster import GIB, Cluster, Device, Link, dense_channels
-from loadmaster.cluster.machine import THIS_MACHINE, this_machine
-from loadmaster.cluster.sizes import parse_size
+from loadmaster.cluster.cluster import GIB, Cluster, Device, Link, dense_channels, parse_size
 from loadmaster.errors import InvalidCluster, InvalidSetting, UnknownName
 
 
@@ -163,6 +161,7 @@ NETWORKS = {
     "ib-100": Link(11.5e9, 8_000),
     "ib-400": Link(46e9, 6_000),
 }
+THIS_MACHINE = "this-machine"  # by data sheets, as `machine` finds it
 SINGLE_PRESETS = ("regal", "placeto-2", "placeto-4")
 
 
@@ -185,6 +184,8 @@ def preset(name: str) -> Cluster:
     if not isinstance(name, str):
         raise InvalidSetting.instead_of("name of a cluster", name, "preset", "give one such as '2xa100-nvlink'")
     if name == THIS_MACHINE:
+        from loadmaster.cluster.machine import this_machine
+
         return this_machine()
     if name == "regal":
         return _regal()

@@ -17,8 +17,7 @@ from fractions import Fraction
 import numpy as np
 
 from loadmaster.cluster import Cluster, Link
-from loadmaster.cluster.sizes import parse_size
-from loadmaster.cost.hosting import asked_ns
+from loadmaster.cluster.cluster import parse_size
 from loadmaster.cost.roofline import CostModel, Roofline
 from loadmaster.errors import InvalidCluster, InvalidGraph, InvalidSetting
 from loadmaster.graph import MOST_NS, MOST_TOTAL, NOWHERE, UNGIVEN, Graph
@@ -159,6 +158,8 @@ def _dispatch(graph: Graph, source_ops: Ints, cluster: Cluster) -> Ints:
     """[ops] what the host needs to ask for each (rule 14). It makes the views before an op on the way."""
     if not cluster.host_ns:
         return ints([])
+    from loadmaster.cost.hosting import asked_ns
+
     return asked_ns(graph, ints(np.diff(source_ops, prepend=-1) - 1), cluster.mode, cluster.host_ns)
 
 

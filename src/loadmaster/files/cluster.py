@@ -16,12 +16,11 @@ import numpy as np
 from loadmaster.cluster import MODES, Cluster, Device, Link, dense_channels
 from loadmaster.cluster.cluster import MOST_MEMORY_BYTES
 from loadmaster.errors import InvalidCluster
-from loadmaster.files.text import Field, Row, read_fields, up_to, without_defaults
+from loadmaster.files.text import CLUSTER_SCHEMA, Field, Row, read_fields, up_to, without_defaults
 from loadmaster.graph import MOST_NS
 from loadmaster.graph.columns import Ints
 from loadmaster.graph.graph import MOST_DEVICES
 
-CLUSTER_SCHEMA = "loadmaster.cluster/1"
 MOST_CHANNEL = 2**31 - 1  # channels are counted in 32 bits in the compiled loops
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from loadmaster.cluster import Cluster
 from loadmaster.errors import InvalidCluster, InvalidGraph, InvalidPlan, LoadmasterError, UnreadableFile
-from loadmaster.files.arenas import addresses_to_json
-from loadmaster.files.cluster import CLUSTER_SCHEMA, cluster_from_json, cluster_to_json
-from loadmaster.files.graph import GRAPH_SCHEMA, graph_from_json, graph_to_json
-from loadmaster.files.plan import PLAN_SCHEMA, PlanFile, plan_file_from_json, plan_to_json
+from loadmaster.files.graph import graph_from_json, graph_to_json
 from loadmaster.files.text import (
+    CLUSTER_SCHEMA,
+    GRAPH_SCHEMA,
+    PLAN_SCHEMA,
     PathLike,
     Row,
     checked_path,
@@ -27,6 +27,7 @@ from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 
 if TYPE_CHECKING:
+    from loadmaster.files.plan import PlanFile
     from loadmaster.simulator.arenas import Arenas
 
 _ORIGIN_KEYS = ("source", "family", "model", "mode")
@@ -85,6 +86,8 @@ def save_graphs(graphs: Iterable[Graph], path: PathLike) -> int:
 
 def load_cluster(path: PathLike) -> Cluster:
     """The cluster of a .json file (or .json.gz, .json.xz)."""
+    from loadmaster.files.cluster import cluster_from_json
+
     data = read_json(path)
     _check_schema(data, CLUSTER_SCHEMA, str(path), InvalidCluster)
     return cluster_from_json(data, str(path))
@@ -92,6 +95,8 @@ def load_cluster(path: PathLike) -> Cluster:
 
 def save_cluster(cluster: Cluster, path: PathLike) -> None:
     """Writes a cluster to a JSON file (schema loadmaster.cluster/1); `Cluster.load` reads it."""
+    from loadmaster.files.cluster import cluster_to_json
+
     write_json(cluster_to_json(cluster), path)
 
 
@@ -120,6 +125,8 @@ def save_plan(plan: Plan, problem: Problem, path: PathLike, extra: Mapping[str, 
         InvalidSetting: a key of `extra` is one of the format's own.
         UnwritableFile: the disk is full, or it is not permitted.
     """
+    from loadmaster.files.plan import plan_to_json
+
     write_json(plan_to_json(plan, problem, extra), path)
 
 
@@ -144,6 +151,8 @@ def load_plan(path: PathLike) -> Plan:
 
 def load_plan_file(path: PathLike) -> PlanFile:
     """The plan with what its file says of how it came about."""
+    from loadmaster.files.plan import plan_file_from_json
+
     data = read_json(path)
     _check_schema(data, PLAN_SCHEMA, str(path), InvalidPlan)
     return plan_file_from_json(data, str(path))
@@ -151,4 +160,6 @@ def load_plan_file(path: PathLike) -> PlanFile:
 
 def save_addresses(arenas: Arenas, plan: Plan, problem: Problem, path: PathLike) -> None:
     """Where everything lies in the memory of each device; loadmaster does not read it back."""
+    from loadmaster.files.arenas import addresses_to_json
+
     write_json(addresses_to_json(arenas, plan, problem), path)

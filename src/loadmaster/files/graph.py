@@ -12,11 +12,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from loadmaster.errors import InvalidGraph
-from loadmaster.files.text import Row, shown, too_deep
+from loadmaster.files.text import GRAPH_SCHEMA, Row, shown, too_deep
 from loadmaster.graph import NOWHERE, ROLES, UNGIVEN, Graph, GraphBuilder
 from loadmaster.graph.columns import Ints, rows_of
-
-GRAPH_SCHEMA = "loadmaster.graph/1"
 
 _TENSOR_KEYS = frozenset(["id", "bytes", "role", "shape", "dtype", "alias_of"])
 _ID_TYPES = frozenset([int, str])

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from loadmaster.cluster import Cluster
-from loadmaster.cluster.machine import THIS_MACHINE
+from loadmaster.cluster.presets import THIS_MACHINE
 from loadmaster.errors import InvalidPlan, InvalidSetting
 from loadmaster.files.cluster import cluster_from_json, cluster_to_json
 from loadmaster.files.graph import graph_from_json, graph_to_json
 from loadmaster.files.packing import most_unpacked
-from loadmaster.files.text import Row, parse_json
+from loadmaster.files.text import PLAN_SCHEMA, Row, parse_json
 from loadmaster.graph import PIPELINE, WEIGHT, Graph
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.plans import Plan, check
@@ -31,7 +31,6 @@ from loadmaster.plans.additions import Additions
 from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem
 
-PLAN_SCHEMA = "loadmaster.plan/1"
 MOST_BYTES = 2**28  # of a model's graph, unpacked
 MOST_ENTRIES = 2**26  # of a table of tensors by devices: half a gigabyte
 

@@ -27,6 +27,7 @@ from loadmaster.files.writing import path_of, write_bytes
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
+GRAPH_SCHEMA, CLUSTER_SCHEMA, PLAN_SCHEMA = "loadmaster.graph/1", "loadmaster.cluster/1", "loadmaster.plan/1"
 MOST_CHARACTERS = 2**30  # of a document or a line: a million ops take a third of it; small files unpack to any size
 _DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 

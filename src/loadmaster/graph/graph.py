@@ -122,6 +122,11 @@ class Graph:
         return any(key in self.captured for key in SPLIT)
 
     @property
+    def is_pipeline(self) -> bool:
+        """Its ops are stages of a pipeline at one microbatch each."""
+        return PIPELINE in self.captured
+
+    @property
     def num_ops(self) -> int:
         """Views included; `Problem.num_ops` is without them."""
         return len(self.op_name)

@@ -131,7 +131,7 @@ def _loaded(
         form, colon, path = text.partition(":")
         if colon and form in catalog.FORMATS:
             return _resolve(catalog.FORMATS[form])(path)  # type: ignore[no-any-return]
-        if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text):
+        if catalog.is_callable(text):
             return _load_callable(text, training, optimizer, name, dtype, batch, gpu)
         return _load_file(text, dims, training, optimizer)
     return _load_object(model, training, inputs, optimizer, dims, name, gpu)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar, Literal
 
-from loadmaster.baselines.expert.expert import Expert
+from loadmaster.baselines.expert import Expert
 from loadmaster.baselines.simple import OneDevice
 from loadmaster.errors import InvalidSetting, MissingExtra
 from loadmaster.passes.groups import Grouper

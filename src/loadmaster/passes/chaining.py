@@ -14,7 +14,7 @@ import numpy as np
 
 from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.passes.coarse import Coarse, coarsen
-from loadmaster.passes.joining import join_in_a_row
+from loadmaster.passes.groups import join_in_a_row
 from loadmaster.problem import CANNOT, Problem
 
 SMALL = 5e-4  # of an equal share of all work: the most that ops which are joined may take together

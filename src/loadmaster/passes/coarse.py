@@ -17,7 +17,7 @@ from loadmaster.passes.fusing import fuse, inner_tensors
 from loadmaster.plans import Plan, without_additions
 from loadmaster.plans.additions import same_additions
 from loadmaster.problem import Problem
-from loadmaster.problem.remembering import LastFew
+from loadmaster.problem.problem import LastFew
 
 
 @dataclass(frozen=True, eq=False)

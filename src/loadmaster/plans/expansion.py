@@ -26,7 +26,7 @@ from loadmaster.plans.additions import (
     updated_by,
 )
 from loadmaster.problem import Problem
-from loadmaster.problem.remembering import LastFew
+from loadmaster.problem.problem import LastFew
 
 if TYPE_CHECKING:
     from loadmaster.plans import Plan

@@ -17,22 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.catalog import wording
-from loadmaster.catalog.specs import make_method
+from loadmaster.catalog import is_callable, specs
 from loadmaster.cluster import Cluster
 from loadmaster.cluster.growing import has_host, with_host, with_more
 from loadmaster.compiled import seconds_compiling
-from loadmaster.cost import Calibrated, price
+from loadmaster.cost import price
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph import Graph
-from loadmaster.passes.splitting import sharded_of, splits_of
-from loadmaster.pipelines.pipelined import pipelined_of
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.report.remedies import rows_of_inputs
 from loadmaster.report.units import time_text
 from loadmaster.search import Budget, Invocation, Result, Start, solve
-from loadmaster.search.warming import warm_up
 
 WORTH = 0.01  # a gain under this share is none
 SHARE = 0.2  # of the budget of the search, for all trials
@@ -134,7 +129,6 @@ def try_actions(
     """
     if result.optimal and not result.among.fitting and result.among.kernels == "any":
         return (), None
-    warm_up(make_method(wording.DEFAULT), result.problem.cluster, result.problem.objective)
     purse = _Purse(result, allowance(result) if seconds is None else seconds)
     found: list[NextStep] = []
     better: Result | None = None
@@ -164,6 +158,10 @@ class _Purse:
         counted = asked is not None and asked["--seconds"] is None
         text = asked["--simulations"] if asked is not None and counted else None
         self.simulations = None if text is None else SHARE * _number(text, 1.0)
+        if self.simulations is None:
+            from loadmaster.search.warming import warm_up
+
+            warm_up(specs.make_method(specs.DEFAULT), result.problem.cluster, result.problem.objective)
         self.seconds, self.end = seconds, self.now() + seconds
 
     @staticmethod
@@ -207,7 +205,7 @@ def _candidates(result: Result) -> Iterator[Candidate]:
     """The likeliest first; only changes of what the user did not fix."""
     asked = result.asked
     again = _Rerun(result, asked or Invocation(""))
-    whole = again.whole_plan and not result.problem.source.is_split
+    whole = again.whole_plan
     if asked is None:
         yield again.longer()
         return
@@ -241,11 +239,9 @@ class _Rerun:
         self.result, self.asked = result, asked
         expansion = result.problem.expansion
         self.problem: Problem = result.problem if expansion is None else expansion.base
-        self.named = asked["--method"] not in (None, wording.DEFAULT)
-        captured = result.problem.source.captured
-        self.pipeline = pipelined_of(captured)
-        in_parts = splits_of(captured) or sharded_of(captured)
-        self.whole_plan = self.pipeline is None and not in_parts
+        self.named = asked["--method"] not in (None, specs.DEFAULT)
+        self.is_pipeline = result.problem.source.is_pipeline
+        self.whole_plan = not self.is_pipeline and not result.problem.source.is_split
         # Costs from a file or of this machine are those of the ops that were measured.
         self.reprices = asked["--costs"] in (None, "calibrated")
 
@@ -269,7 +265,11 @@ class _Rerun:
 
     def priced(self, graph: Graph | None = None, cluster: Cluster | None = None) -> Problem:
         """As the command would price it."""
-        cost = Calibrated.shipped() if self.asked["--costs"] == "calibrated" else None
+        cost = None
+        if self.asked["--costs"] == "calibrated":
+            from loadmaster.cost import Calibrated
+
+            cost = Calibrated.shipped()
         limit = self.asked["--memory-limit"]
         goal = self.problem.objective
         on = cluster or self.problem.cluster
@@ -277,8 +277,8 @@ class _Rerun:
 
     def spec(self, *, method: str | None = None, fusion: str | None = None) -> str:
         said = dict(self.asked.options)
-        chosen = wording.fused(method or said.get("--method", wording.DEFAULT), fusion or said.get("--fusion", "auto"))
-        return wording.fitting(chosen, said.get("--recompute", "auto"), said.get("--offload", "auto"))
+        chosen = specs.fused(method or said.get("--method", specs.DEFAULT), fusion or said.get("--fusion", "auto"))
+        return specs.fitting(chosen, said.get("--recompute", "auto"), said.get("--offload", "auto"))
 
     def solved(self, problem: Problem, spec: str, budget: Budget, plan: Plan | None = None) -> Trial:
         """Searched from the plan under study, where that is one of the problem."""
@@ -305,11 +305,11 @@ class _Rerun:
         return Candidate("longer", what, self._seconds(), run)
 
     def _same_spec(self) -> str:
-        return self.spec() if self.asked.model else wording.DEFAULT
+        return self.spec() if self.asked.model else specs.DEFAULT
 
     def method(self) -> Candidate:
         """The default search, where another was named."""
-        spec = self.spec(method=wording.DEFAULT)
+        spec = self.spec(method=specs.DEFAULT)
         run = lambda budget: self.solved(self.problem, spec, budget, self.start)  # noqa: E731
         return Candidate("auto", "Let the default search plan", {"--method": None}, run, weight=6)
 
@@ -336,21 +336,30 @@ class _Rerun:
 
     def pipelines(self) -> Iterator[Candidate]:
         """More microbatches, or stages several times over. What is compared is the time of each microbatch."""
-        number = self.pipeline.microbatches if self.pipeline is not None else 1
+        number = self._microbatches()
         least = PIPELINE_S + PIPELINE_NS * self.model.num_ops / 1e9
         free: dict[str, str | None] = {"--method": None, "--split": None}
         wanted = max(MICROBATCHES, 2 * number)
         what = f"Plan {wanted} steps as a pipeline of microbatches (time of each)"
-        if self.pipeline is not None:
+        if self.is_pipeline:
             what = f"Plan {wanted} microbatches, not {number} (time of {number})"
-        if self.named and self.pipeline is None:
+        if self.named and not self.is_pipeline:
             return  # the method was asked for, and pipelines are planned by a search of their own
         replicate = self.asked["--replicate"] == "auto"
         run = lambda budget: self._pipelined(wanted, replicate, number, budget)  # noqa: E731
         yield Candidate("pipeline", what, {**free, "--microbatches": str(wanted)}, run, least)
-        if self.pipeline is not None and not replicate:
+        if self.is_pipeline and not replicate:
             both = lambda budget: self._pipelined(number, True, number, budget)  # noqa: E731
             yield Candidate("replicated", "Let stages be there several times", {"--replicate": "auto"}, both, 2 * least)
+
+    def _microbatches(self) -> int:
+        """Of the pipeline; 1 where it is none."""
+        if not self.is_pipeline:
+            return 1
+        from loadmaster.pipelines.pipelined import pipelined_of
+
+        made = pipelined_of(self.result.problem.source.captured)
+        return 1 if made is None else made.microbatches
 
     def _pipelined(self, microbatches: int, replicate: bool, counted: int, budget: Budget) -> Trial:
         from loadmaster.pipelines.microbatched import plan_pipeline
@@ -369,10 +378,14 @@ class _Rerun:
     def batch(self) -> Iterator[Candidate]:
         """Of a module that can be captured again: twice the rows where memory is left, half where it lacks. What is
         compared is the time of the rows there were."""
+        crowded = (2 * self.result.timeline.peak_bytes > self.problem.memory_bytes).any()
+        if not is_callable(self.asked.model) or (self.result.fits and crowded):
+            return
+        from loadmaster.report.remedies import rows_of_inputs
+
         rows = rows_of_inputs(self.model)
         other = 2 * rows if self.result.fits else rows // 2
-        crowded = (2 * self.result.timeline.peak_bytes > self.problem.memory_bytes).any()
-        if not is_callable(self.asked.model) or other < 1 or (self.result.fits and crowded):
+        if other < 1:
             return
 
         def run(budget: Budget) -> Trial:
@@ -429,11 +442,6 @@ def _moved(plan: Plan | None, problem: Problem) -> Plan | None:
     if int(place.max()) >= problem.num_devices or not (problem.op_ns[np.arange(problem.num_ops), place] >= 0).all():
         return None
     return Plan.of(problem, place, plan.rank, plan.kernel)
-
-
-def is_callable(model: str) -> bool:
-    """package.module:callable, which builds a torch module."""
-    return bool(re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", model)) and not model.startswith("zoo:")
 
 
 def uses(result: Result, saved: str | None) -> Sequence[str]:

@@ -6,19 +6,21 @@ with the module that holds most of it and what the other devices do meanwhile.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from loadmaster.report.critical import CriticalPath, Piece
-from loadmaster.report.grids import percent
 from loadmaster.report.modules import NO_SCOPE, folded, paths_of
 from loadmaster.report.occupancy import WireLoad
 from loadmaster.report.schedule import Schedule
-from loadmaster.report.units import time_text
-from loadmaster.report.whatif import WhatIf
+from loadmaster.report.units import percent, time_text
+
+if TYPE_CHECKING:
+    from loadmaster.report.whatif import WhatIf
 
 EvidenceKind = Literal["", "op", "send", "device", "wire", "peak"]
 MODULES = 12  # of which the one with most of the path is named
@@ -55,9 +57,7 @@ class Bottleneck:
     sentences: tuple[Sentence, ...]
 
 
-def bottleneck(
-    schedule: Schedule, path: CriticalPath, wires: tuple[WireLoad, ...], ifs: tuple[WhatIf, ...]
-) -> Bottleneck:
+def bottleneck(schedule: Schedule, path: CriticalPath, wires: tuple[WireLoad, ...]) -> Bottleneck:
     """Of the step time."""
     step = max(1, schedule.step_ns)
     queued = [before for before, after in pairwise(path.pieces) if after.why in ("device", "link")]
@@ -72,10 +72,16 @@ def bottleneck(
     if path.queue_ns > WORTH * step:
         what = f"For {percent(path.queue_ns, step)} of the critical path, ready work waits for a busy device or link."
         lines.append(Sentence(what, "op", tuple(piece.index for piece in queued if piece.kind == "op")))
-    best = max(ifs, key=lambda row: row.gain, default=None)
-    if best is not None and best.gain > WORTH * step:
-        lines.append(Sentence(f"With {best.change}, this plan would take {time_text(best.step_ns)}."))
     return Bottleneck(name, parts[name], tuple(lines))
+
+
+def with_hardware(found: Bottleneck, ifs: Sequence[WhatIf], step_ns: int) -> Bottleneck:
+    """The same, and which change of the hardware would gain most."""
+    best = max(ifs, key=lambda row: row.gain, default=None)
+    if best is None or best.gain <= WORTH * max(1, step_ns):
+        return found
+    said = Sentence(f"With {best.change}, this plan would take {time_text(best.step_ns)}.")
+    return replace(found, sentences=(*found.sentences, said))
 
 
 def _heaviest(schedule: Schedule, path: CriticalPath) -> Sentence:

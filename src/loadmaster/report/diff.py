@@ -25,11 +25,11 @@ from loadmaster.pipelines.stages import BACKWARD, WEIGHT, phases_of
 from loadmaster.problem.objective import Objective
 from loadmaster.report.critical import critical_path
 from loadmaster.report.drawing import PHASES, drawing_of, is_pipeline, svg
-from loadmaster.report.grids import percent, signed
+from loadmaster.report.grids import signed
 from loadmaster.report.memory import peaks
 from loadmaster.report.modules import Path, folded, paths_of
 from loadmaster.report.schedule import Schedule
-from loadmaster.report.units import size_text, time_text
+from loadmaster.report.units import percent, size_text, time_text
 from loadmaster.search import Result
 
 MOST_LINES = 6

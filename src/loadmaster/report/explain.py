@@ -11,29 +11,25 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from loadmaster.baselines.fusion.greedy import fusing_of
 from loadmaster.cluster import Cluster
 from loadmaster.errors import InvalidSetting
-from loadmaster.graph import UNGIVEN
 from loadmaster.plans import Plan, check
 from loadmaster.plans.expansion import whole
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import bound_of
-from loadmaster.problem.objective import Objective
-from loadmaster.report.actions import SHARE, NextStep, allowance, try_actions, uses
+from loadmaster.report.actions import SHARE, allowance, try_actions, uses
 from loadmaster.report.added import Added, added_of
-from loadmaster.report.bottleneck import Bottleneck, Sentence, bottleneck
+from loadmaster.report.answers import ShortReport, basis_of, of_memory, verdict_of
+from loadmaster.report.bottleneck import bottleneck, with_hardware
 from loadmaster.report.critical import CriticalPath, critical_path
 from loadmaster.report.expense import Expense, expense
 from loadmaster.report.kernels import Fusion, fusion
-from loadmaster.report.memory import Peak, peaks
+from loadmaster.report.memory import peaks
 from loadmaster.report.moves import GroupDecisions, decisions
 from loadmaster.report.occupancy import DeviceTime, WireLoad, device_times, wire_loads
 from loadmaster.report.other_hardware import Hardware, on_other_hardware
 from loadmaster.report.schedule import Schedule
-from loadmaster.report.standing import Bounds, bounds_of
 from loadmaster.report.whatif import WhatIf, what_ifs
 from loadmaster.search import Budget, Result
 from loadmaster.simulator import simulate
@@ -42,44 +38,14 @@ SCHEMA = "loadmaster.report/1"
 LEAST_MOVES_S, MOST_MOVES_S = 0.2, 2.0  # for what moving each group would cost
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """How good a plan is.
-
-    Attributes:
-        step_ns, value: of the step, and of the objective in its unit.
-        alone_ns: the step on the fastest single device, whether it fits there or not; None where none runs all ops.
-        over_bytes: over the memory of the devices; 0: it fits.
-        bounds: how far from the best, and the best of what.
-        basis: where the times come from, in a sentence.
-    """
-
-    step_ns: int
-    value: int
-    alone_ns: int | None
-    over_bytes: int
-    bounds: Bounds
-    basis: str
-
-    @property
-    def speed_up(self) -> float | None:
-        """Over one device."""
-        return self.alone_ns / self.step_ns if self.alone_ns is not None and self.step_ns else None
-
-
 @dataclass(frozen=True, repr=False)
-class Report:
-    """What a plan is, whether it is good, why, and what to do now.
+class Report(ShortReport):
+    """The four answers, and all that they rest on.
 
     Times add up to the step exactly, bytes to the peaks exactly. `text` is for people, `to_json` for programs.
 
     Attributes:
-        graph, cluster, method: names, as they are shown.
-        objective: what the plan was made for.
-        verdict, bottleneck: how good it is, and what holds it up.
-        peaks: of each device, what fills it when it is fullest.
-        actions: what was tried and gained something, most first; none without an invocation.
-        uses: commands that put the plan to use.
+        graph, method: names, as they are shown.
         reasons: groups of ops, and what each would cost on each other device.
         path: what the step waits for, from its start to its end.
         devices, wires: what each does with the step; links busiest first.
@@ -87,18 +53,10 @@ class Report:
         fusion, expense, added: what kernels save, money and energy, what runs again or waits on a host.
         hardware: empty, or this cluster first and then the others asked for.
         provenance: (name, text): how the plan was made.
-        better: a better plan of the same problem that a trial found.
     """
 
     graph: str
-    cluster: str
     method: str
-    objective: Objective
-    verdict: Verdict
-    bottleneck: Bottleneck
-    peaks: tuple[Peak, ...]
-    actions: tuple[NextStep, ...]
-    uses: tuple[str, ...]
     reasons: GroupDecisions
     path: CriticalPath
     devices: tuple[DeviceTime, ...]
@@ -109,7 +67,6 @@ class Report:
     added: Added
     hardware: tuple[Hardware, ...]
     provenance: tuple[tuple[str, str], ...]
-    better: Result | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As plain data, all fields by name; `better` is only said to be there."""
@@ -120,9 +77,9 @@ class Report:
 
     def text(self, verbose: bool = True, width: int | None = None) -> str:
         """In words: the four answers, and all tables after them, cut to `width` letters a line where that is given."""
-        from loadmaster.report.words import answer_lines, in_words
+        from loadmaster.report.sections import in_words
 
-        return in_words(self, width) if verbose else "\n".join(answer_lines(self)) + "\n"
+        return in_words(self, width) if verbose else self.short()
 
     def __str__(self) -> str:
         return self.text()
@@ -161,19 +118,19 @@ def explain(
         raise InvalidSetting.instead_of("result", result, "explain", fix)
     if seconds is not None and (not isinstance(seconds, float | int) or seconds <= 0):
         raise InvalidSetting(f"{seconds!r} seconds for what is tried", "explain", "give more than 0 seconds")
-    schedule = Schedule.of(result.problem, result.plan, result.timeline)
+    schedule, objective = Schedule.of(result.problem, result.plan, result.timeline), result.problem.objective
     allowed = allowance(result) if seconds is None else seconds
     moves_s = min(MOST_MOVES_S, max(LEAST_MOVES_S, SHARE * allowed))
     actions, better = try_actions(result, allowed)
     times, wires, path, ifs = device_times(schedule), wire_loads(schedule), critical_path(schedule), what_ifs(schedule)
-    held = peaks(schedule)
+    held, limit = peaks(schedule), bottleneck(schedule, path, wires)
     return Report(
         graph=result.problem.source.name,
         cluster=result.problem.cluster.name,
         method=result.method,
-        objective=result.problem.objective,
+        objective=objective,
         verdict=verdict_of(result),
-        bottleneck=_of_memory(held) if result.problem.objective.of_memory else bottleneck(schedule, path, wires, ifs),
+        bottleneck=of_memory(held) if objective.of_memory else with_hardware(limit, ifs, schedule.step_ns),
         peaks=held,
         actions=actions,
         uses=tuple(uses(result, saved)),
@@ -189,56 +146,6 @@ def explain(
         provenance=_provenance(result),
         better=better,
     )
-
-
-def fullest(held: Sequence[Peak]) -> int:
-    """The device whose peak is the largest share of its memory."""
-    return max(range(len(held)), key=lambda device: held[device].peak_bytes / max(1, held[device].limit_bytes))
-
-
-def _of_memory(held: Sequence[Peak]) -> Bottleneck:
-    device = max(range(len(held)), key=lambda number: held[number].peak_bytes)
-    peak = held[device]
-    role, nbytes = peak.by_role[0] if peak.by_role else ("nothing", 0)
-    share = nbytes / max(1, peak.peak_bytes)
-    text = f"{peak.device} holds most; {100 * share:.0f} % of it is {role}."
-    return Bottleneck("memory", share, (Sentence(text, "peak", (device,)),))
-
-
-def verdict_of(result: Result) -> Verdict:
-    """How good a result is."""
-    line, problem = result.timeline, result.problem
-    return Verdict(line.step_ns, result.value, alone_ns(problem), line.over_bytes, bounds_of(result), basis_of(problem))
-
-
-def alone_ns(problem: Problem) -> int | None:
-    """The step on the fastest single device."""
-    base = problem if problem.expansion is None else problem.expansion.base
-    if base.num_devices == 1:
-        return None
-    able = [device for device in range(base.num_devices) if (base.op_ns[:, device] >= 0).all()]
-    kinds = {base.op_ns[:, device].tobytes(): device for device in reversed(able)}
-    steps = [simulate(base, Plan.of(base, np.full(base.num_ops, device))).step_ns for device in kinds.values()]
-    return min(steps, default=None)
-
-
-def basis_of(problem: Problem) -> str:
-    """Where the times come from, in a sentence."""
-    cluster, ops = problem.cluster, problem.num_ops
-    if cluster.op_ns is not None:
-        return f"Every op takes {cluster.op_ns:,} ns everywhere, as the cluster '{cluster.name}' has it."
-    if "measured" in problem.basis or "calibrated" in problem.basis:
-        return f"Times of ops are {problem.basis}; times of transfers follow from the links of '{cluster.name}'."
-    given = int((problem.graph.time_ns != UNGIVEN).any(axis=1).sum())
-    roofline = (
-        f"a roofline model of '{cluster.name}' (peak rates of arithmetic, memory and links), not from a measurement: "
-        "expect real steps to be longer"
-    )
-    if not given:
-        return f"Times come from {roofline}."
-    if given == ops:
-        return "Times of ops are those given with the graph; times of transfers follow from the links of the cluster."
-    return f"Times of {given:,} of {ops:,} ops are given with the graph; the rest come from {roofline}."
 
 
 def _provenance(result: Result) -> tuple[tuple[str, str], ...]:

@@ -15,7 +15,7 @@ from loadmaster.cluster.growing import with_more
 from loadmaster.cost import price
 from loadmaster.errors import DoesNotFit
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds import peak_bound
+from loadmaster.problem.bounds.peak import peak_bound
 from loadmaster.report.units import size_text
 from loadmaster.search import Budget, Result, solve
 

@@ -92,9 +92,3 @@ def _line(row: Sequence[str], widths: Sequence[int], numbers: frozenset[int]) ->
     padded = enumerate(zip(cut, widths, strict=True))
     cells = [cell.rjust(width) if at in numbers else cell.ljust(width) for at, (cell, width) in padded]
     return "  ".join(cells).rstrip()
-
-
-def percent(part: float, whole: float) -> str:
-    """Such as "12 %", for sentences."""
-    share = 100 * part / whole if whole else 0.0
-    return f"{share:.0f} %" if share >= 1 or share == 0 else f"{share:.1f} %"

@@ -17,16 +17,17 @@ from pathlib import Path
 from loadmaster.files.writing import write_text
 from loadmaster.graph.assumptions import assumptions_of
 from loadmaster.report.actions import NextStep
+from loadmaster.report.answers import answers, command_lines, fullest, shown_by
 from loadmaster.report.bottleneck import Sentence
 from loadmaster.report.diff import Difference
-from loadmaster.report.explain import Report, fullest
-from loadmaster.report.grids import Grid, Section, percent
+from loadmaster.report.explain import Report
+from loadmaster.report.grids import Grid, Section
 from loadmaster.report.modules import module_table, places_text
 from loadmaster.report.page_data import packed
 from loadmaster.report.schedule import Schedule
+from loadmaster.report.sections import sections
 from loadmaster.report.standing import Bounds, standing_beside
-from loadmaster.report.units import size_text, sizes_text, time_text
-from loadmaster.report.words import answers, command_lines, sections, shown_by
+from loadmaster.report.units import percent, size_text, sizes_text, time_text
 from loadmaster.search import Result
 
 MOST_MODULES = 24  # in the table of where each runs

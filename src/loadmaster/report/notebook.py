@@ -20,6 +20,6 @@ def result_html(result: Result) -> str:
     """The whole of it, safe to put into any page."""
     schedule = Schedule.of(result.problem, result.plan, result.timeline)
     path, wires = critical_path(schedule), wire_loads(schedule)
-    why = " ".join(sentence.text for sentence in bottleneck(schedule, path, wires, ()).sentences)
+    why = " ".join(sentence.text for sentence in bottleneck(schedule, path, wires).sentences)
     head = f"<p><b>{escape(result_line(result))}</b></p><p>{escape(why)}</p>"
     return f"<div>{head}{svg(drawing_of(schedule, COLUMNS))}{modules_html(schedule, MOST_MODULES)}</div>"

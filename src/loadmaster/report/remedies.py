@@ -20,7 +20,7 @@ from loadmaster.cost import price
 from loadmaster.graph import INPUT, STATE, Graph
 from loadmaster.graph.columns import ints
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds import peak_bound
+from loadmaster.problem.bounds.peak import peak_bound
 from loadmaster.search import Budget, Result, solve
 
 SMALLEST_8_BIT = 4096  # elements: smaller states stay as they are, as in bitsandbytes (min_8bit_size)

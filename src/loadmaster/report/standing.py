@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
-from loadmaster.pipelines.pipelined import pipelined_of
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Among, Bound, bound_of
 from loadmaster.report.units import percent_text
@@ -47,16 +47,21 @@ class Bounds:
     Attributes:
         value: of the plan, in the unit of its objective.
         choices: what no plan of the class that was searched can beat.
-        any_plan: what no plan of the widest class can beat, whatever it fuses, makes again or keeps elsewhere.
+        widest: works out what no plan of the widest class can beat.
         fits: the plan does.
         nouns: one of the class that was searched, and one of the widest.
     """
 
     value: int
     choices: Bound
-    any_plan: Bound
+    widest: Callable[[], Bound]
     fits: bool
     nouns: tuple[str, str]
+
+    @cached_property
+    def any_plan(self) -> Bound:
+        """What no plan can beat, whatever it fuses, makes again or keeps elsewhere; worked out when asked for."""
+        return self.widest()
 
     @property
     def gap(self) -> float:
@@ -73,7 +78,7 @@ class Bounds:
         noun, widest = self.nouns
         if not self.fits:
             return ""
-        if self.value == self.any_plan.value:
+        if (self.value == self.choices.value or self.choices.cut) and self.value == self.any_plan.value:
             return f"Optimal: no {widest} is better."
         if self.value == self.choices.value:
             far = _above(self.value, self.any_plan.value)
@@ -84,13 +89,13 @@ class Bounds:
 
 
 def bounds_of(result: Result) -> Bounds:
-    """Of a result; the bound of all plans is worked out here, where the result's own is narrower."""
-    own = result.bound
-    if pipelined_of(result.problem.source.captured) is not None:
+    """Of a result, with the bound of all plans where the result's own is narrower."""
+    own, source = result.bound, result.problem.source
+    if source.is_pipeline:
         return _of_pipeline(result)
-    wide = own if own.among.covers(ANY_PLAN) else _any_plan(result.problem)
-    nouns = (class_words(own.among), "plan of these parts" if wide.among.parts else "unsplit plan")
-    return Bounds(result.value, own, wide, result.fits, nouns)
+    nouns = (class_words(own.among), "plan of these parts" if source.is_split else "unsplit plan")
+    widest = lambda: own if own.among.covers(ANY_PLAN) else _any_plan(result.problem)  # noqa: E731
+    return Bounds(result.value, own, widest, result.fits, nouns)
 
 
 def _of_pipeline(result: Result) -> Bounds:
@@ -98,7 +103,7 @@ def _of_pipeline(result: Result) -> Bounds:
     own, stages = result.bound, bound_of(result.problem)
     nouns = ("schedule of these stages", "pipeline of so many microbatches")
     wide = own if own.value < stages.value else Bound(0, own.among)
-    return Bounds(result.value, stages, wide, result.fits, nouns)
+    return Bounds(result.value, stages, lambda: wide, result.fits, nouns)
 
 
 def _any_plan(problem: Problem) -> Bound:

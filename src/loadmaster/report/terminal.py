@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from loadmaster.graph import Graph
-from loadmaster.graph.assumptions import assumptions_of
 from loadmaster.problem import Problem
 from loadmaster.report.certainty import interval, not_told_apart
 from loadmaster.report.inspection import Inspection
 from loadmaster.report.screen import console as console
+from loadmaster.report.screen import model_notes
 from loadmaster.report.standing import standing_beside
 from loadmaster.report.summary import best_of
 from loadmaster.report.units import count_text, size_text, sizes_text, time_text, value_text
-from loadmaster.search import WORST, Result, Score, Search
+from loadmaster.search import Result
 
 if TYPE_CHECKING:
     from loadmaster.pipelines.microbatched import PipelineResult
@@ -112,31 +108,6 @@ def problem_line(problem: Problem, choice: str = "") -> Text:
     for said in model_notes(source):
         text.append(f"\n{said}")
     return text
-
-
-def model_notes(source: Graph) -> list[str]:
-    """What a reader must know of a model before its plan: what is assumed of it, and how it was captured."""
-    notes = [str(guessed)] if (guessed := assumptions_of(source)) else []
-    if "mode" in source.captured:
-        notes.append(f"captured: {capture_text(source.captured)}")
-    return notes
-
-
-def capture_text(captured: Mapping[str, Any]) -> str:
-    """How a torch model was captured, in words: what nobody said was assumed."""
-    step = f"training with {captured['optimizer']}" if captured["mode"] == "train" else "inference"
-    inputs = ", ".join(f"{i['name']} {i['dtype']}{i['shape']}" for i in captured["inputs"])
-    kernels = ", as a GPU runs it" if captured.get("gpu") else ""
-    return f"{step}, {inputs or 'no inputs'}, torch {captured['torch']}{kernels}"
-
-
-def report_text(text: str) -> Text:
-    """A report with its answers set off."""
-    shown = Text(text.rstrip("\n"))
-    shown.highlight_regex(r"(?m)^(Plan|Limit|Memory|Next) ", "bold")
-    shown.highlight_words(["it fits"], "green")
-    shown.highlight_words(["does not fit"], "red")
-    return shown
 
 
 def running_view(ran: Mapping[str, Any]) -> list[Any]:
@@ -330,37 +301,3 @@ def zoo_models_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for name, row in models.items():
         table.add_row(name, str(row["devices"] or "-"), row["sizes"], row["source"])
     return table
-
-
-@contextmanager
-def solving(label: str, later_s: float = 0.0) -> Iterator[Callable[[Search], None]]:
-    """Shows how a search goes, on stderr; silent when that is no terminal. Gives the listener for `solve`. `later_s`:
-    what comes after it takes about that long."""
-    screen = console(stderr=True)
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[state]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
-        task = progress.add_task(label, total=1.0, state="starting")
-        best = WORST
-
-        def listen(search: Search) -> None:
-            nonlocal best
-            best = min(best, search.best_score)  # searches within a search begin anew; the best is what there is
-            progress.update(task, completed=search.progress, state=_state(search, best, later_s))
-
-        yield listen
-
-
-def _state(search: Search, best: Score, later_s: float) -> str:
-    parts = [f"{search.simulations:,} simulations"]
-    if best != WORST:
-        shown = value_text(search.problem.objective)(best.value)
-        parts.insert(0, f"best {shown}" if not best.over_bytes else f"best is {size_text(best.over_bytes)} over")
-    if math.isfinite(search.seconds_left):
-        parts.append(f"about {search.seconds_left + later_s:.0f} s left")
-    return ", ".join([*parts, search.note] if search.note else parts)

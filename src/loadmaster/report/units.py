@@ -72,3 +72,9 @@ def _digits(value: float, whole: bool = False) -> str:
     if whole:
         return f"{value:.0f}"
     return f"{value:.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
+
+
+def percent(part: float, whole: float) -> str:
+    """Such as "12 %", for sentences."""
+    share = 100 * part / whole if whole else 0.0
+    return f"{share:.0f} %" if share >= 1 or share == 0 else f"{share:.1f} %"

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from loadmaster.cluster.sizes import parse_size
+from loadmaster.cluster.cluster import parse_size
 from loadmaster.errors import CannotRun, InvalidSetting, UnknownName
 
 OPTIONS = ("memory_limit", "optimizer", "plan", "devices")

@@ -10,11 +10,6 @@ from loadmaster.serving.of_folder import of_folder
 from loadmaster.serving.of_gguf import of_gguf
 
 
-def is_language(path: str) -> bool:
-    """Whether the files themselves say what the model is: a GGUF file, or a folder of safetensors."""
-    return path.endswith(".gguf") or any(Path(path).glob("*.safetensors"))
-
-
 def language_of(path: str) -> Language:
     """The model of a GGUF file, or of a Hugging Face folder or its config.json."""
     if path.endswith(".gguf"):

@@ -3,7 +3,7 @@
 from loadmaster.graph import Graph
 from loadmaster.importers.torch.export import capture_fake
 from loadmaster.importers.torch.step import Target
-from loadmaster.zoo.entry import ZooEntry
+from loadmaster.zoo import ZooEntry
 
 
 def capture_entry(entry: ZooEntry, training: bool) -> Graph:

@@ -21,7 +21,7 @@ from loadmaster.files import graph_to_json
 from loadmaster.files.text import read_json, write_json, write_json_lines
 from loadmaster.files.writing import write_text
 from loadmaster.graph import Graph
-from loadmaster.zoo.families import FAMILIES, MEMBERS
+from loadmaster.zoo import FAMILIES, MEMBERS
 
 # Model types of transformers; those of a row are alike and stay on one side of the split.
 TEXT = {

@@ -6,7 +6,7 @@ import pytest
 
 from loadmaster.bench.rows import LEAST_BYTES, TIGHT, Source, tight_rows
 from loadmaster.cost import price
-from loadmaster.problem.bounds import peak_bound
+from loadmaster.problem.bounds.peak import peak_bound
 
 
 def test_tight_rows_have_so_many_times_the_least_memory() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadmaster.cluster.sizes import parse_size
+from loadmaster.cluster.cluster import parse_size
 from loadmaster.errors import InvalidSetting
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loadmaster.graph.columns import ints
-from loadmaster.passes.joining import join_edges, join_in_a_row, join_neighbours
+from loadmaster.passes.groups import join_edges, join_in_a_row, join_neighbours
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from loadmaster.cost import price
 from loadmaster.graph.columns import ints
 from loadmaster.plans.additions import Additions
 from loadmaster.plans.expansion import expand
-from loadmaster.problem.remembering import LastFew
+from loadmaster.problem.problem import LastFew
 from tests.graphs import tiny
 
 

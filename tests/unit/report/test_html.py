@@ -22,11 +22,11 @@ from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
 from loadmaster.graph.columns import ints
 from loadmaster.plans import Plan
+from loadmaster.report.answers import answers
 from loadmaster.report.diff import diff
 from loadmaster.report.explain import explain, replayed
 from loadmaster.report.html import report_page, write_report
 from loadmaster.report.page_data import varints
-from loadmaster.report.words import answers
 from loadmaster.search import Budget, Result, solve
 from loadmaster.simulator import simulate
 from tests.unit.report.subjects import by_blocks, tiny, training_like

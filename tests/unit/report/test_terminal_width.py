@@ -13,6 +13,7 @@ from rich.console import Console
 
 from loadmaster.cost import price
 from loadmaster.importers import load
+from loadmaster.report.answers import command_lines
 from loadmaster.report.explain import explain
 from loadmaster.report.inspection import inspect_problem
 from loadmaster.report.listing import cluster_rows, method_rows
@@ -25,7 +26,6 @@ from loadmaster.report.terminal import (
     zoo_models_table,
 )
 from loadmaster.report.units import column_text
-from loadmaster.report.words import command_lines
 from loadmaster.search import Budget, solve
 from loadmaster.zoo import ENTRIES
 

@@ -10,8 +10,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from loadmaster import InvalidSetting, UnreadableFile  # noqa: E402
+from loadmaster.cli.words import is_read  # noqa: E402
 from loadmaster.serving.popularity import Popularity, read_census, record_census  # noqa: E402
-from loadmaster.serving.reading import is_language, language_of  # noqa: E402
+from loadmaster.serving.reading import language_of  # noqa: E402
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {"num_key_value_heads": 2, "vocab_size": 128, "head_dim": 8}
@@ -29,7 +30,7 @@ def saved(folder: Path, kind: str, **more: Any) -> Any:
 def test_sizes_are_those_that_were_saved(tmp_path: Path, kind: str) -> None:
     more = {"num_local_experts": 4, "num_experts_per_tok": 2} if kind == "mixtral" else {}
     model = saved(tmp_path, kind, **more)
-    assert is_language(str(tmp_path))
+    assert is_read(str(tmp_path), None)
     found = language_of(str(tmp_path))
     assert found.weight_bytes == sum(p.numel() * p.element_size() for p in model.parameters())
     assert found.tied == (kind == "gemma2") and (found.experts, found.chosen) == ((4, 2) if more else (0, 0))

@@ -24,7 +24,7 @@ from loadmaster.plans import Plan
 from loadmaster.plans.expansion import keeps_to
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Sharing
-from loadmaster.problem.remembering import LastFew
+from loadmaster.problem.problem import LastFew
 from loadmaster.search import Method, Search
 from loadmaster.simulator import spread
 

@@ -14,8 +14,16 @@ from loadmaster.graph.columns import Truth, Whole
 from loadmaster.methods.annealing import choice
 from loadmaster.methods.annealing.choice import cooled, slack_of
 from loadmaster.methods.annealing.critical import critical_ops, measure_tails
-from loadmaster.methods.annealing.moves import follow_path, place_ops, shift_ranks, unplace_ops
-from loadmaster.methods.annealing.sets import ANYWHERE, device_of, distance, draw_set
+from loadmaster.methods.annealing.moves import (
+    ANYWHERE,
+    device_of,
+    distance,
+    draw_set,
+    follow_path,
+    place_ops,
+    shift_ranks,
+    unplace_ops,
+)
 from loadmaster.methods.annealing.state import (
     CRITICAL,
     IDLE,
@@ -31,8 +39,7 @@ from loadmaster.methods.annealing.state import (
     copy,
 )
 from loadmaster.search.xorshift import RandomState, below, pick
-from loadmaster.simulator.loop import run, stops_at, value_of
-from loadmaster.simulator.quick import step_time
+from loadmaster.simulator.loop import run, step_time, stops_at, value_of
 from loadmaster.simulator.state import Layout
 
 FOREVER = np.iinfo(np.int64).max

@@ -16,7 +16,7 @@ from loadmaster.problem.objective import Goal
 from loadmaster.search.budget import Score
 from loadmaster.search.xorshift import RandomState
 from loadmaster.simulator import layout
-from loadmaster.simulator.quick import times_alone
+from loadmaster.simulator.loop import times_alone
 from loadmaster.simulator.state import NO_RECORD, Layout, Record, RunScratch, make_record, make_run_scratch
 
 # Kinds of moves. Place: a window of the program, one op, ops beside a border between devices. Order: ranks of a set

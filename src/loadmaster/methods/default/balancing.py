@@ -14,7 +14,7 @@ from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Ints, Whole, ints, ragged, rows_of
 from loadmaster.passes.groups import Grouper, group_ops, sets_of
 from loadmaster.problem import CANNOT, Problem
-from loadmaster.problem.remembering import LastFew
+from loadmaster.problem.problem import LastFew
 from loadmaster.search.xorshift import RandomState, below, seeded
 
 EFFORT = 40_000_000  # additions in one call, at most: about a tenth of a second

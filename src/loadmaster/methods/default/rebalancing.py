@@ -20,7 +20,7 @@ from loadmaster.methods.annealing.state import copy
 from loadmaster.methods.default.balancing import EFFORT, FEWEST, MOST, OVER, TRIES, Held, held_of
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.problem.remembering import LastFew
+from loadmaster.problem.problem import LastFew
 from loadmaster.search import Score, Search
 from loadmaster.search.xorshift import RandomState, below, seeded_by
 from loadmaster.simulator import Timeline

@@ -17,7 +17,7 @@ from loadmaster.graph.columns import Ints, ints, positions, rows_of
 from loadmaster.methods.exact.branching.branch_and_bound import may_be_full
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds import Storages
+from loadmaster.problem.bounds.holding import Storages
 from loadmaster.simulator import Timeline
 
 

@@ -1,4 +1,5 @@
-"""Among: which plans a bound holds for, and the best of which is called optimal. Bound: a number with that.
+"""Among: which plans a bound holds for, and the best of which is called optimal. Bound: a number with that. Work: how
+much of it a bound may do.
 
 Every bound is one of a class of plans, and classes contain each other: what holds for plans with any kernels holds for
 those that are fused by rules, and that for plans that fuse nothing; what holds where ops may be added holds where none
@@ -79,3 +80,28 @@ class Bound:
     value: int
     among: Among
     cut: bool = False
+
+
+class Work:
+    """What a bound has done and may do, in nanoseconds of one quiet core by what its loops look at and not by a clock,
+    so that it is the same at any load. When it is up, what would raise the bound further is left out: a bound with less
+    work is where one with more came by."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self.most_ns, self.done_ns = float("inf") if seconds is None else seconds * 1e9, 0.0
+        self.left_out = False
+
+    def add(self, ns: float) -> None:
+        """So much was done."""
+        self.done_ns += ns
+
+    def is_up(self, more_ns: float = 0.0) -> bool:
+        """Whether it is, or would be after so much more; remembered, so that once something was left out nobody takes
+        the bound for the best there is."""
+        self.left_out = self.left_out or self.done_ns + more_ns >= self.most_ns
+        return self.left_out
+
+    @property
+    def left_ns(self) -> float:
+        """What is left of it."""
+        return 0.0 if self.left_out else max(0.0, self.most_ns - self.done_ns)

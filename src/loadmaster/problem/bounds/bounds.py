@@ -17,11 +17,9 @@ import numpy as np
 from loadmaster.errors import InvalidSetting
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.problem import CANNOT, Problem, check_problem
-from loadmaster.problem.bounds.allowed import Work
-from loadmaster.problem.bounds.among import Among, Bound
-from loadmaster.problem.bounds.kernels import Fusing, Sharing, least_times
+from loadmaster.problem.bounds.among import Among, Bound, Work
+from loadmaster.problem.bounds.kernels import Fusing, Sharing, copying, least_times
 from loadmaster.problem.bounds.kinds import kinds_of, work_of
-from loadmaster.problem.bounds.peak import copying, peak_bound
 from loadmaster.problem.bounds.step import step_bound
 
 # Of each problem and class of plans: the bound and the work it took, one entry for each amount of work that cut it.
@@ -115,6 +113,8 @@ class _Parts:
         return step_bound(self.problem, fusing=self.fusing, allowed=self.allowed, **limits)
 
     def peak_bytes(self) -> int:
+        from loadmaster.problem.bounds.peak import peak_bound
+
         return peak_bound(self.problem, fusing=self.fusing, adding=self.adding, allowed=self.allowed)
 
     def shared_ns(self) -> int:

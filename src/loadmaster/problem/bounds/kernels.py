@@ -226,3 +226,10 @@ def saving_of(problem: Problem, fusing: Fusing) -> Saving:
     """What kernels may save: those of a Sharing, or any."""
     copied = not isinstance(fusing, bool) and fusing.copied
     return Saving(problem, fusing if isinstance(fusing, Sharing) else None, copied)
+
+
+def copying(problem: Problem, fusing: Fusing) -> Fusing:
+    """What plans that add copies may fuse: a tensor that is made again may be inner to a kernel where it was not."""
+    if isinstance(fusing, Sharing):
+        return fusing.copying(problem.graph)
+    return AnyKernels(copied=True) if fusing else False

@@ -14,7 +14,6 @@ import numpy as np
 from loadmaster.graph.columns import Ints, digest, ints, numbered
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.problem.bounds import levels
-from loadmaster.problem.bounds.holding import device_bytes
 from loadmaster.problem.bounds.kernels import Fusing, least_times
 
 
@@ -43,6 +42,8 @@ def kinds_of(problem: Problem, fusing: Fusing, fitting: bool) -> Kinds:
     times = least_times(problem, fusing)
     limits = problem.memory_bytes if fitting else np.zeros_like(problem.memory_bytes)
     if fitting:
+        from loadmaster.problem.bounds.holding import device_bytes
+
         full = device_bytes(problem, fusing)[:, None] > problem.memory_bytes[None, :]
         if ((times == CANNOT) | full).all(axis=1).any():  # nothing fits, so no bound can be wrong
             full[:] = False

@@ -6,20 +6,13 @@ for all devices together, residents and the largest minimum cut (`cuts`), shared
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from loadmaster.graph.columns import Ints, ints
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds.kernels import AnyKernels, Sharing
-
-if TYPE_CHECKING:
-    pass
-
-from loadmaster.problem.bounds.allowed import Work
+from loadmaster.problem.bounds.among import Work
 from loadmaster.problem.bounds.holding import Storages, device_bytes
-from loadmaster.problem.bounds.kernels import Fusing
+from loadmaster.problem.bounds.kernels import Fusing, Sharing, copying
 
 EFFORT = 150_000_000  # arcs that minimum cuts may look at: about a second
 ARC_NS = 6.7  # what work counts for one
@@ -50,13 +43,6 @@ def peak_bound(problem: Problem, *, fusing: Fusing = False, adding: bool = False
     allowed.add(ARC_NS * (effort - left))
     allowed.left_out = allowed.left_out or bool(left <= 0)
     return max(alone, -(-(residents + int(cut)) // devices))
-
-
-def copying(problem: Problem, fusing: Fusing) -> Fusing:
-    """What plans that add copies may fuse: a tensor that is made again may be inner to a kernel where it was not."""
-    if isinstance(fusing, Sharing):
-        return fusing.copying(problem.graph)
-    return AnyKernels(copied=True) if fusing else False
 
 
 def cut_order(problem: Problem, *, effort: int = EFFORT) -> Ints:

@@ -16,8 +16,7 @@ import numpy as np
 from loadmaster.graph.columns import Ints, ints, inverse, rows_of
 from loadmaster.problem import CANNOT, Problem
 from loadmaster.problem.bounds import crowds, levels
-from loadmaster.problem.bounds.allowed import Work
-from loadmaster.problem.bounds.holding import op_residents
+from loadmaster.problem.bounds.among import Work
 from loadmaster.problem.bounds.kernels import Fusing, saving_of
 from loadmaster.problem.bounds.kinds import Kinds, kinds_of, work_of
 
@@ -175,11 +174,14 @@ def _starts(rows: np.ndarray, count: int) -> Ints:
 def _work_in_memory(problem: Problem, kinds: Kinds) -> int:
     """As `work_of` over all ops, with a price on memory too: residents that a fast device cannot hold send their ops
     elsewhere."""
-    held = op_residents(problem)
-    able = kinds.times != CANNOT
-    room = kinds.memory * kinds.count
-    if len(kinds.count) < 2 or int(held.sum()) <= int(kinds.memory.min()):
+    if len(kinds.count) < 2:
         return 0
+    from loadmaster.problem.bounds.holding import op_residents
+
+    held, room = op_residents(problem), kinds.memory * kinds.count
+    if int(held.sum()) <= int(kinds.memory.min()):
+        return 0
+    able = kinds.times != CANNOT
     price, rent = _memory_prices(kinds, held)
     cost = np.where(able, kinds.times * price[None, :] + held[:, None] * rent[None, :], np.inf)
     value = float(cost.min(axis=1).sum()) * (1 - 1e-9) - float((room * rent).sum()) * (1 + 1e-9)

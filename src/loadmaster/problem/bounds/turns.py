@@ -19,7 +19,7 @@ from scipy.sparse.csgraph import connected_components
 
 from loadmaster.graph.columns import Bools, Ints, ints, rows_of
 from loadmaster.problem.bounds import crowds, levels, sharing
-from loadmaster.problem.bounds.allowed import Work
+from loadmaster.problem.bounds.among import Work
 
 MOST = 1.25  # times the bound so far that is tried
 HALVINGS = 8  # of the interval in which the bound lies

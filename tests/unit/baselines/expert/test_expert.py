@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadmaster.baselines.expert.expert import expert_placement, layer_of, shares
-from loadmaster.baselines.expert.known import unit_of
+from loadmaster.baselines.expert import expert_placement, layer_of, shares, unit_of
 from loadmaster.cost import price
 from loadmaster.graph import Graph, GraphBuilder
 

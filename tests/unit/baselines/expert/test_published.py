@@ -9,8 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from loadmaster.baselines.expert.expert import Expert, expert_placement, shares
-from loadmaster.baselines.expert.known import ADVICE, advice_for
+from loadmaster.baselines.expert import ADVICE, Expert, advice_for, expert_placement, shares
 from loadmaster.baselines.simple import legal
 from loadmaster.cost import price
 from loadmaster.plans import Plan

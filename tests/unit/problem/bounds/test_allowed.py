@@ -9,7 +9,7 @@ import pytest
 from loadmaster import load, price
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import bound_of
-from loadmaster.problem.bounds.allowed import Work
+from loadmaster.problem.bounds.among import Work
 
 
 def test_what_was_left_out_once_stays_so() -> None:

@@ -20,9 +20,12 @@ from loadmaster.methods.exact.branching.branch_and_bound import BranchAndBound
 from loadmaster.plans import Plan
 from loadmaster.plans.additions import Additions
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds import Storages, bounds, cut_order, lower_bound, peak_bound, step_bound
-from loadmaster.problem.bounds.allowed import Work
+from loadmaster.problem.bounds import bounds, lower_bound
+from loadmaster.problem.bounds.among import Work
 from loadmaster.problem.bounds.cuts import largest_cut
+from loadmaster.problem.bounds.holding import Storages
+from loadmaster.problem.bounds.peak import cut_order, peak_bound
+from loadmaster.problem.bounds.step import step_bound
 from loadmaster.search import Search
 from loadmaster.simulator import Scores, simulate, simulate_fused, simulate_many
 from tests.graphs.tiny import chain, diamond, fork, join, ladder, pair, shared_weight

@@ -14,7 +14,8 @@ from loadmaster.plans import Plan
 from loadmaster.plans.additions import Additions
 from loadmaster.plans.expansion import expand
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds import Sharing, lower_bound, peak_bound
+from loadmaster.problem.bounds import Sharing, lower_bound
+from loadmaster.problem.bounds.peak import peak_bound
 from loadmaster.simulator import simulate
 from tests.unit.methods.memory.test_recompute import fused_peak, layers, limited, one
 

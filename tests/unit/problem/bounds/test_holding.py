@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadmaster import GraphBuilder, price
-from loadmaster.problem.bounds import Storages
+from loadmaster.problem.bounds.holding import Storages
 from tests.graphs.tiny import pair
 
 

@@ -15,7 +15,9 @@ from loadmaster.graph.columns import Ints, ints, rows_of
 from loadmaster.passes import fuse
 from loadmaster.plans import Plan
 from loadmaster.problem import CANNOT, Problem
-from loadmaster.problem.bounds import Sharing, lower_bound, peak_bound, step_bound
+from loadmaster.problem.bounds import Sharing, lower_bound
+from loadmaster.problem.bounds.peak import peak_bound
+from loadmaster.problem.bounds.step import step_bound
 from loadmaster.simulator import Scores, simulate, simulate_fused
 from tests.reference import is_allowed, judge
 from tests.unit.problem.bounds.test_bounds import all_kernels, fusible_problem

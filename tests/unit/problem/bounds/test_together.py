@@ -12,8 +12,9 @@ from loadmaster.bench.records import cluster_key
 from loadmaster.bench.rows import Source, go_rows
 from loadmaster.methods.exact.branching.branch_and_bound import BranchAndBound
 from loadmaster.problem import Problem
-from loadmaster.problem.bounds import step, step_bound
-from loadmaster.problem.bounds.allowed import Work
+from loadmaster.problem.bounds import step
+from loadmaster.problem.bounds.among import Work
+from loadmaster.problem.bounds.step import step_bound
 from loadmaster.search import Search
 from tests.graphs.tiny import pair
 from tests.unit.problem.bounds.test_bounds import equal_problem

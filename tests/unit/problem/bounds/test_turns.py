@@ -11,7 +11,7 @@ from loadmaster.cluster import Device, Link, dense_channels
 from loadmaster.graph.columns import ints
 from loadmaster.problem import Problem
 from loadmaster.problem.bounds import levels, step, together, turns
-from loadmaster.problem.bounds.allowed import Work
+from loadmaster.problem.bounds.among import Work
 from loadmaster.problem.bounds.kinds import kinds_of, work_of
 from loadmaster.problem.bounds.turns import EqualDeviceFacts
 

@@ -1,137 +1,18 @@
-"""A report in words: the four answers, and sections of tables after them, which terminal and page both show.
+"""All of a report in words: sections of tables behind the four answers, which terminal and page both show.
 
-The one place where reports become English. Sections are data (titles, sentences, grids), so that every view shows the
-same ones.
+Sections are data (titles, sentences, grids), so that every view shows the same ones.
 """
 
 from __future__ import annotations
 
-import shlex
-import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from loadmaster.report.actions import NextStep
 from loadmaster.report.added import Added
-from loadmaster.report.bottleneck import Sentence
-from loadmaster.report.explain import Report, fullest
-from loadmaster.report.grids import Grid, Section, percent, section_text, share_text, signed
-from loadmaster.report.memory import Peak
+from loadmaster.report.answers import answer_lines, fullest, shown_by
+from loadmaster.report.explain import Report
+from loadmaster.report.grids import Grid, Section, section_text, share_text, signed
 from loadmaster.report.moves import MoveCost
-from loadmaster.report.units import size_text, time_text, value_text
-
-WIDTH, MARGIN = 80, 10  # of the four answers
-MOST_LINES = 12
-
-
-def shown_by(found: Report) -> Callable[[float], str]:
-    """How values of its objective are written."""
-    return value_text(found.objective)
-
-
-# The four answers
-
-
-def verdict_sentences(found: Report) -> list[str]:
-    """What the plan is and how good."""
-    verdict, shown = found.verdict, shown_by(found)
-    step = f"{time_text(verdict.step_ns)} a step on {found.cluster}"
-    if verdict.speed_up is not None:
-        step += f", {verdict.speed_up:.2f}x one device"
-    goal = [found.objective.sentence.format(value=shown(verdict.value))] if found.objective.sentence else []
-    over = verdict.over_bytes
-    fits = [f"It does not fit: {size_text(over)} over the memory."] if over else []
-    bound = verdict.bounds.words(shown)
-    return [f"{step}{'; it fits' if not over else ''}.", *goal, *fits, *([bound] if bound else [])]
-
-
-def peak_sentence(peak: Peak) -> Sentence:
-    """When a device holds most, and why then."""
-    reached = {
-        "op": f"when {peak.cause.name} starts and needs {size_text(peak.cause.nbytes)}",
-        "transfer": f"when {peak.cause.name} ({size_text(peak.cause.nbytes)}) begins to arrive",
-        "start": "before the step begins",
-    }[peak.cause.kind]
-    share = percent(peak.peak_bytes, peak.limit_bytes)
-    most = ", ".join(f"{role} {size_text(nbytes)}" for role, nbytes in peak.by_role[:2])
-    text = f"{peak.device} is the fullest: {size_text(peak.peak_bytes)} of {size_text(peak.limit_bytes)} ({share}), "
-    return Sentence(f"{text}at {time_text(peak.at_ns)}, {reached}{f'; {most}' if most else ''}.", "peak")
-
-
-def answers(found: Report) -> list[tuple[str, list[Sentence], list[NextStep]]]:
-    """(title, sentences with their evidence, actions): plan, bottleneck, what now, memory."""
-    device = fullest(found.peaks)
-    peak = peak_sentence(found.peaks[device])
-    held = Sentence(peak.text, "peak", (device,))
-    return [
-        ("Plan", [Sentence(text) for text in verdict_sentences(found)], []),
-        ("Limit", list(found.bottleneck.sentences), []),
-        ("Next", [] if found.actions else [Sentence(nothing_gained(found))], list(found.actions)),
-        ("Memory", [held], []),
-    ]
-
-
-def nothing_gained(found: Report) -> str:
-    """Where there is no action."""
-    if found.verdict.over_bytes:
-        return "No change that was tried makes it fit."
-    if any(name == "asked" for name, _ in found.provenance):
-        return "No change that was tried gained 1 %."
-    return "How it was planned is not known, so that no command can be given."
-
-
-def answer_lines(found: Report, width: int = WIDTH) -> list[str]:
-    """The four answers, in twelve lines at most where names are not long."""
-    short = [
-        ("Plan", " ".join(verdict_sentences(found)), 3),
-        ("Limit", " ".join(sentence.text for sentence in found.bottleneck.sentences[:3]), 3),
-        ("Memory", answers(found)[3][1][0].text, 2),
-    ]
-    lines = [line for title, text, most in short for line in _wrapped(title, text, width, most)]
-    left = MOST_LINES - len(lines)
-    shown = shown_by(found)
-    if found.actions:
-        best = found.actions[0]
-        lines += [*_wrapped("Next", best.text(shown), width, max(1, left - 3)), *command_lines(best.command, width)]
-    elif found.uses:
-        lines += [*_wrapped("Next", nothing_gained(found), width, 1), *command_lines(found.uses[0], width)]
-    else:
-        lines += _wrapped("Next", nothing_gained(found), width, 2)
-    return lines
-
-
-def _wrapped(title: str, text: str, width: int, most: int) -> list[str]:
-    """In at most so many lines; what is over ends in an ellipsis."""
-    gap = " " * MARGIN
-    first = f"{title:{MARGIN}}"
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=first,
-        subsequent_indent=gap,
-        max_lines=most,
-        placeholder=" …",
-        break_on_hyphens=False,
-    )
-
-
-def command_lines(command: str, width: int) -> list[str]:
-    """A command over several lines, as a shell takes it; an option and its value stay together."""
-    gap = " " * 4
-    if len(command) + 4 <= width:
-        return [gap + command]
-    parts: list[str] = []
-    for word in map(shlex.quote, shlex.split(command)):
-        valued = bool(parts) and parts[-1].startswith("--") and " " not in parts[-1] and not word.startswith("--")
-        parts[-1:] = [f"{parts[-1]} {word}"] if valued else [*parts[-1:], word]
-    lines = [""]
-    for part in parts:
-        if lines[-1] and len(lines[-1]) + len(part) + 7 > width:
-            lines.append("")
-        lines[-1] += f" {part}" if lines[-1] else part
-    return [*(f"{gap}{line} \\" for line in lines[:-1]), gap + lines[-1]]
-
-
-# All of it
+from loadmaster.report.units import size_text, time_text
 
 
 def in_words(found: Report, width: int | None = None) -> str:

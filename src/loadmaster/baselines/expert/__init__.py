@@ -1,1 +1,0 @@
-"""What people do by hand."""
