@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loadmaster.cost import price
 from loadmaster.graph.columns import Ints32, Whole, ints
-from loadmaster.methods.annealing.critical import measure_tails
+from loadmaster.methods.annealing.choice import measure_tails
 from loadmaster.passes import coarsen
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem

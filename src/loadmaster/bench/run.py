@@ -33,7 +33,7 @@ MOST_MOMENTS = 64  # improvements kept in a record
 
 Listener = Callable[[Search], None]
 # Around every run, with a label; gives what listens to its search.
-Watch = Callable[[str], AbstractContextManager[Listener]]
+Watch = Callable[[str], AbstractContextManager[Listener | None]]
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,8 @@ def measure(
         words.check_writable(save)
     from loadmaster.runtime.measure import here, measure_ops
 
-    cluster = words.in_mode(here(fresh=fresh, say=_progress), mode)
+    cluster = here(fresh=fresh, say=_progress)
+    cluster = cluster if mode is None else words.in_mode(cluster, mode)
     found: dict[str, Any] = {"cluster": cluster_to_json(cluster)}
     if model is not None:
         from loadmaster.importers import load
@@ -113,7 +114,8 @@ def race(
         words.check_writable(save)
     from loadmaster.runtime.race import run_race
 
-    cluster = words.in_mode(words.cluster_of(on), mode)
+    cluster = words.cluster_of(on)
+    cluster = cluster if mode is None else words.in_mode(cluster, mode)
     budget = words.budget_of(seconds, simulations)
     made = words.module_of(model)
     outcome = run_race(made, cluster, method, budget, seed, training=not infer, compiled=compiled, say=_progress)

@@ -142,7 +142,9 @@ def save(found: Found, report: Report | None) -> tuple[LoadmasterError | None, P
     """(the error of a plan that does not fit, which is not saved; the graph of parts beside the plan)"""
     asked, beside = found.asked, None
     others = None if found.result.fits else found.baselines
-    misfit = stages.save_or_explain(found.result, asked.limit, asked.save, others)
+    misfit = None
+    if asked.save is not None or others is not None:
+        misfit = stages.save_or_explain(found.result, asked.limit, asked.save, others)
     if found.parts is not None and misfit is None:
         from loadmaster.cli import splits
 
@@ -193,7 +195,8 @@ def tell(found: Found, whole: Report | None, misfit: LoadmasterError | None, bes
         _tell_restriction(found, found.free)
     if result.started_from:
         print(f"warm-started from earlier plans: {', '.join(result.started_from)}")
-    stages.tell_files(asked.report, asked.trace)
+    if asked.report is not None or asked.trace is not None:
+        stages.tell_files(asked.report, asked.trace)
 
 
 # What keeping modules whole costs

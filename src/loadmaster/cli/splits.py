@@ -29,7 +29,7 @@ def run(problem: Problem, spec: str, budget: Budget, seed: int, costs: str | Non
     from loadmaster.methods.splitting import solve_split
     from loadmaster.report.screen import solving
 
-    cost = words.costs_of(costs, problem.source, problem.cluster)
+    cost = None if costs is None else words.costs_of(costs, problem.source, problem.cluster)
 
     def reprice(graph: Graph) -> Problem:
         return price(graph, problem.cluster, objective=problem.objective, cost=cost)

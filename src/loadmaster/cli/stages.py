@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from loadmaster.simulator.arenas import Arenas
 
 LOOPS = 170  # that a first `plan` compiles, some 15 s of one core
+TRYING = "trying what would help, a fifth as long as the search"
 BASELINES = ("one-device", "expert")
 
 
@@ -147,7 +148,7 @@ def report_of(result: Result, saved: Path | None) -> Report:
     """The report of a result that is `saved` there, if anywhere."""
     from loadmaster.report.explain import explain
 
-    with _trying(result):
+    with status(TRYING):
         return explain(result, saved=None if saved is None else str(saved))
 
 
@@ -155,14 +156,8 @@ def answers_of(result: Result, saved: Path | None) -> ShortReport:
     """The four answers of a result alone."""
     from loadmaster.report.answers import short_report
 
-    with _trying(result):
+    with status(TRYING):
         return short_report(result, saved=None if saved is None else str(saved))
-
-
-def _trying(result: Result) -> AbstractContextManager[None]:
-    from loadmaster.report.actions import allowance
-
-    return status(f"trying what would help, about {allowance(result):.0f} s")
 
 
 def check_targets(*targets: Path | None) -> None:

@@ -231,7 +231,9 @@ def plan(
     if fusion == "auto" and (kept != "op" or split != "none"):
         fusion = "none"  # whole modules, and parts of ops, are placed
     plain = words.fused(method or words.DEFAULT, fusion)
-    spec = words.on_ray(words.whole(words.fitting(plain, recompute, offload), kept, in_stages), ray)
+    spec = words.fitting(plain, recompute, offload)
+    spec = spec if kept == "op" else words.whole(spec, kept, in_stages)
+    spec = words.on_ray(spec, ray) if ray else spec
     budget = words.budget_of(seconds, simulations)
     limit = words.check_settings([spec], memory_limit, save)
     stages.check_targets(report, trace, schedule)

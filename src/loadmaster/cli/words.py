@@ -55,9 +55,7 @@ def split_specs(text: str) -> list[str]:
 
 
 def whole(spec: str, granularity: str, stages: bool = False) -> str:
-    """The method on whole modules, where those stay together."""
-    if granularity == "op":
-        return spec
+    """The method on whole modules."""
     return f"whole-modules:granularity={granularity},inner=[{spec}]{',stages=yes' if stages else ''}"
 
 
@@ -87,7 +85,7 @@ def check_settings(specs: list[str], memory_limit: str | None, save: Path | None
         make_method(spec)
     if save is not None:
         check_writable(save)
-    return size_of(memory_limit)
+    return None if memory_limit is None else size_of(memory_limit)
 
 
 def check_writable(path: Path) -> None:
@@ -143,18 +141,17 @@ def problem_of(
     from loadmaster.cost import price
     from loadmaster.importers import load
 
-    named = None if on is None else in_mode(cluster_of(on), mode)
-    graph = load(model, **{"gpu": (named or cluster_of(THIS_MACHINE)).has_gpu, "assume": assume, **(how or {})})
-    if named is not None:
-        cost = costs_of(costs, graph, named)
-        return price(graph, named, objective=objective, memory_limit=memory_limit, cost=cost), ""
-    from loadmaster.planning import default_cluster
+    cluster, choice = cluster_of(on or THIS_MACHINE), ""
+    graph = load(model, **{"gpu": cluster.has_gpu, "assume": assume, **(how or {})})
+    if on is None:
+        from loadmaster.planning import default_cluster
 
-    cluster, reason = default_cluster(model, graph)
-    cluster = in_mode(cluster, mode)
-    cost = costs_of(costs, graph, cluster)
-    priced = price(graph, cluster, objective=objective, memory_limit=memory_limit, cost=cost)
-    return priced, f" ({reason}, --on 2xa100-nvlink plans for another)"
+        cluster, reason = default_cluster(model, graph)
+        choice = f" ({reason}, --on 2xa100-nvlink plans for another)"
+    if mode is not None:
+        cluster = in_mode(cluster, mode)
+    cost = None if costs is None else costs_of(costs, graph, cluster)
+    return price(graph, cluster, objective=objective, memory_limit=memory_limit, cost=cost), choice
 
 
 def cluster_of(name: str) -> Cluster:
@@ -169,10 +166,8 @@ def cluster_of(name: str) -> Cluster:
     return Cluster.of(name)
 
 
-def in_mode(cluster: Cluster, mode: str | None) -> Cluster:
+def in_mode(cluster: Cluster, mode: str) -> Cluster:
     """The cluster in that mode of execution; one that knows nothing of it is refused."""
-    if mode is None:
-        return cluster
     mode = mode.removeprefix("cuda-")
     if mode not in cluster.dispatch_ns:
         what = f"'{cluster.name}' does not say what '{mode}' takes its host"
@@ -180,10 +175,8 @@ def in_mode(cluster: Cluster, mode: str | None) -> Cluster:
     return cluster.with_mode(mode)
 
 
-def costs_of(text: str | None, graph: Graph, cluster: Cluster) -> CostModel | None:
+def costs_of(text: str, graph: Graph, cluster: Cluster) -> CostModel:
     """What --costs names: "calibrated", "here" (what was measured on this machine), or a file of costs or a trace."""
-    if text is None:
-        return None
     if text == "calibrated":
         from loadmaster.cost import Calibrated
 
@@ -216,10 +209,8 @@ def check_needed(module: str, extra: str, doing: str) -> None:
         raise MissingExtra.of(module, extra, doing)
 
 
-def on_ray(spec: str, address: str | None) -> str:
-    """The method as islands on a Ray cluster, where one is given."""
-    if not address:
-        return spec
+def on_ray(spec: str, address: str) -> str:
+    """The method as islands on a Ray cluster."""
     if spec.partition(":")[0] == "islands":
         return with_settings(spec, f"ray={address}")
     return f"islands:inner=[{spec}],ray={address}"

@@ -300,12 +300,10 @@ class _Rerun:
         return {"--seconds": f"{LONGER * _number(asked['--seconds'], max(1.0, self.result.seconds)):g}"}
 
     def longer(self) -> Candidate:
-        run = lambda budget: self.solved(self.problem, self._same_spec(), budget, self.start)  # noqa: E731
+        spec = self.spec() if self.asked.model else specs.DEFAULT
+        run = lambda budget: self.solved(self.problem, spec, budget, self.start)  # noqa: E731
         what = "Let the search finish" if self.result.interrupted else "Search longer"
         return Candidate("longer", what, self._seconds(), run)
-
-    def _same_spec(self) -> str:
-        return self.spec() if self.asked.model else specs.DEFAULT
 
     def method(self) -> Candidate:
         """The default search, where another was named."""
@@ -336,7 +334,7 @@ class _Rerun:
 
     def pipelines(self) -> Iterator[Candidate]:
         """More microbatches, or stages several times over. What is compared is the time of each microbatch."""
-        number = self._microbatches()
+        number = self._microbatches() if self.is_pipeline else 1
         least = PIPELINE_S + PIPELINE_NS * self.model.num_ops / 1e9
         free: dict[str, str | None] = {"--method": None, "--split": None}
         wanted = max(MICROBATCHES, 2 * number)
@@ -353,9 +351,7 @@ class _Rerun:
             yield Candidate("replicated", "Let stages be there several times", {"--replicate": "auto"}, both, 2 * least)
 
     def _microbatches(self) -> int:
-        """Of the pipeline; 1 where it is none."""
-        if not self.is_pipeline:
-            return 1
+        """Of the pipeline that the plan is of."""
         from loadmaster.pipelines.pipelined import pipelined_of
 
         made = pipelined_of(self.result.problem.source.captured)

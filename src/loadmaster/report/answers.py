@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -175,14 +175,9 @@ WIDTH, MARGIN = 80, 10  # of the four answers
 MOST_LINES = 12
 
 
-def shown_by(found: ShortReport) -> Callable[[float], str]:
-    """How values of its objective are written."""
-    return value_text(found.objective)
-
-
 def verdict_sentences(found: ShortReport) -> list[str]:
     """What the plan is and how good."""
-    verdict, shown = found.verdict, shown_by(found)
+    verdict, shown = found.verdict, value_text(found.objective)
     step = f"{time_text(verdict.step_ns)} a step on {found.cluster}"
     if verdict.speed_up is not None:
         step += f", {verdict.speed_up:.2f}x one device"
@@ -233,11 +228,11 @@ def answer_lines(found: ShortReport, width: int = WIDTH) -> list[str]:
     short = [
         ("Plan", " ".join(verdict_sentences(found)), 3),
         ("Limit", " ".join(sentence.text for sentence in found.bottleneck.sentences[:SAID]), 3),
-        ("Memory", answers(found)[3][1][0].text, 2),
+        ("Memory", peak_sentence(found.peaks[fullest(found.peaks)]).text, 2),
     ]
     lines = [line for title, text, most in short for line in _wrapped(title, text, width, most)]
     left = MOST_LINES - len(lines)
-    shown = shown_by(found)
+    shown = value_text(found.objective)
     if found.actions:
         best = found.actions[0]
         lines += [*_wrapped("Next", best.text(shown), width, max(1, left - 3)), *command_lines(best.command, width)]

@@ -17,7 +17,7 @@ from pathlib import Path
 from loadmaster.files.writing import write_text
 from loadmaster.graph.assumptions import assumptions_of
 from loadmaster.report.actions import NextStep
-from loadmaster.report.answers import answers, command_lines, fullest, shown_by
+from loadmaster.report.answers import answers, command_lines, fullest
 from loadmaster.report.bottleneck import Sentence
 from loadmaster.report.diff import Difference
 from loadmaster.report.explain import Report
@@ -27,7 +27,7 @@ from loadmaster.report.page_data import packed
 from loadmaster.report.schedule import Schedule
 from loadmaster.report.sections import sections
 from loadmaster.report.standing import Bounds, standing_beside
-from loadmaster.report.units import percent, size_text, sizes_text, time_text
+from loadmaster.report.units import percent, size_text, sizes_text, time_text, value_text
 from loadmaster.search import Result
 
 MOST_MODULES = 24  # in the table of where each runs
@@ -65,11 +65,11 @@ def report_page(
         "STYLE": _part("page.css"),
         "BASIS": escape(f"Planned by {found.method}. {found.verdict.basis}{_assumed(result)}"),
         "FIGURES": _figures(result, found),
-        "BOUNDS": _bars(found.verdict.bounds, shown_by(found)),
+        "BOUNDS": _bars(found.verdict.bounds, value_text(found.objective)),
         "ANSWERS": _answers(found, said, pointing),
         "TABS": "".join(_tab(*tab) for tab in [*TABS.items(), *([("compare", "Compare")] if difference else [])]),
         "MODULES": modules_html(schedule),
-        "METHODS": _methods(result, every, shown_by(found)),
+        "METHODS": _methods(result, every, value_text(found.objective)),
         "WORDS": "".join(map(section_html, sections(found))),
         "PROVENANCE": "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in found.provenance),
         "COMPARE": "" if difference is None else _compare(difference),
@@ -102,7 +102,7 @@ def _tab(name: str, title: str) -> str:
 
 
 def _figures(result: Result, found: Report) -> str:
-    verdict, shown = found.verdict, shown_by(found)
+    verdict, shown = found.verdict, value_text(found.objective)
     rows = [("Step", time_text(verdict.step_ns), result.problem.basis)]
     if found.objective.column:
         rows.append((found.objective.column, shown(verdict.value), "the goal"))
@@ -172,7 +172,7 @@ def _sentence(sentence: Sentence, pointing: Sequence[Sentence]) -> str:
 
 
 def _action(action: NextStep, found: Report) -> str:
-    return f"<li>{escape(action.text(shown_by(found)))}{_command(action.command)}</li>"
+    return f"<li>{escape(action.text(value_text(found.objective)))}{_command(action.command)}</li>"
 
 
 def _command(command: str) -> str:

@@ -78,10 +78,13 @@ def report_text(text: str) -> Text:
 
 
 @contextmanager
-def solving(label: str, later_s: float = 0.0) -> Iterator[Callable[[Search], None]]:
-    """Shows how a search goes, on stderr; silent when that is no terminal. Gives the listener for `solve`. `later_s`:
+def solving(label: str, later_s: float = 0.0) -> Iterator[Callable[[Search], None] | None]:
+    """Shows how a search goes, on stderr. Gives the listener for `solve`, none when that is no terminal. `later_s`:
     what comes after it takes about that long."""
     screen = console(stderr=True)
+    if not screen.is_terminal:
+        yield None
+        return
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -89,7 +92,7 @@ def solving(label: str, later_s: float = 0.0) -> Iterator[Callable[[Search], Non
         TextColumn("{task.fields[state]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
+    with Progress(*columns, console=screen, transient=True) as progress:
         task = progress.add_task(label, total=1.0, state="starting")
         best = WORST
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loadmaster.report.added import Added
-from loadmaster.report.answers import answer_lines, fullest, shown_by
+from loadmaster.report.answers import answer_lines, fullest
 from loadmaster.report.explain import Report
 from loadmaster.report.grids import Grid, Section, section_text, share_text, signed
 from loadmaster.report.moves import MoveCost
-from loadmaster.report.units import size_text, time_text
+from loadmaster.report.units import size_text, time_text, value_text
 
 
 def in_words(found: Report, width: int | None = None) -> str:
@@ -139,7 +139,7 @@ def _placement(found: Report) -> Section:
 def _change_text(found: Report, move: MoveCost) -> str:
     """Of the goal, and of the bytes over the memory where a move changes those."""
     over = move.over_bytes - found.verdict.over_bytes
-    change = signed(move.change, shown_by(found))
+    change = signed(move.change, value_text(found.objective))
     return f"{signed(over, size_text)} over, {change}" if over else change
 
 
@@ -148,7 +148,7 @@ def _changed(found: Report) -> Section:
         (
             row.change,
             time_text(row.step_ns),
-            signed(-row.gain, shown_by(found)),
+            signed(-row.gain, value_text(found.objective)),
             share_text(row.gain, found.verdict.value),
         )
         for row in found.what_ifs

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loadmaster import Cluster, price
-from loadmaster.baselines.grouped import Rule, Way, grouped
+from loadmaster.baselines.cuts import Rule, Way, grouped
 from loadmaster.catalog.specs import make_method
 from loadmaster.passes.groups import group_ops
 from loadmaster.problem import Problem

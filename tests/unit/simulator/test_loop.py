@@ -11,7 +11,7 @@ import pytest
 from loadmaster import GraphBuilder, price
 from loadmaster.errors import InvalidPlan, InvalidSetting
 from loadmaster.graph.columns import Ints, ints
-from loadmaster.methods.annealing.critical import measure_tails
+from loadmaster.methods.annealing.choice import measure_tails
 from loadmaster.plans import Plan
 from loadmaster.problem import Problem
 from loadmaster.simulator import simulate, simulate_fused, simulate_many, state

@@ -13,7 +13,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.baselines.fusion import between, merging
+from loadmaster.baselines.fusion import merging
+from loadmaster.baselines.fusion import spaces as between
 from loadmaster.baselines.fusion.spaces import fusable, joinable, spaces_of, ways_of
 from loadmaster.baselines.lists.schedulers import Heft
 from loadmaster.graph import Graph

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.baselines.fusion.between import MOST_VISITS
-from loadmaster.baselines.fusion.spaces import fits
+from loadmaster.baselines.fusion.spaces import MOST_VISITS, fits
 from loadmaster.compiled import Struct, compiled
 from loadmaster.graph.columns import Floats, Ints, Ints32, Whole
 from loadmaster.graph.order import sort_by

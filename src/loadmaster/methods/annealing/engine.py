@@ -12,8 +12,7 @@ import numpy as np
 from loadmaster.compiled import Struct, compiled
 from loadmaster.graph.columns import Truth, Whole
 from loadmaster.methods.annealing import choice
-from loadmaster.methods.annealing.choice import cooled, slack_of
-from loadmaster.methods.annealing.critical import critical_ops, measure_tails
+from loadmaster.methods.annealing.choice import cooled, critical_ops, measure_tails, slack_of
 from loadmaster.methods.annealing.moves import (
     ANYWHERE,
     device_of,

@@ -15,7 +15,7 @@ import numpy as np
 
 from loadmaster.compiled import compiled
 from loadmaster.graph.columns import Ints, Ints32, Whole
-from loadmaster.methods.annealing.critical import measure_tails
+from loadmaster.methods.annealing.choice import measure_tails
 from loadmaster.methods.annealing.state import BORDER, SHIFT, SINGLE, TOP_RANK, Chain, Scratch, Terrain, copy
 from loadmaster.search.xorshift import RandomState, below, length, unit
 from loadmaster.simulator.state import Layout

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from loadmaster.baselines.cuts import cut_by_held, cuts, dealt
+from loadmaster.baselines.cuts import Way, cut_by_held, cuts, dealt, grouped
 from loadmaster.baselines.fusion.greedy import Merges
-from loadmaster.baselines.grouped import Way, grouped
 from loadmaster.catalog.specs import make_method
 from loadmaster.graph.columns import ints, positions
 from loadmaster.passes import Coarse, coarsen

@@ -7,7 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from loadmaster.baselines.fusion import between, merging
+from loadmaster.baselines.fusion import merging
+from loadmaster.baselines.fusion import spaces as between
 from loadmaster.baselines.fusion.greedy import greedy_kernels, narrow
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
