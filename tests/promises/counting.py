@@ -17,7 +17,7 @@ os.environ["LOADMASTER_THREADS"] = "1"
 
 from loadmaster import Budget, MissingExtra, catalog, make_method
 from loadmaster.search import Search
-from loadmaster.simulator import loop, quick
+from loadmaster.simulator import loop
 from tests.problems import ALL
 
 
@@ -27,7 +27,7 @@ class Counted:
 
     def __init__(self) -> None:
         self.calls, self.timed = 0, False
-        self.loops = {"run": (loop.run, self.run), "step_time": (quick.step_time, self.step_time)}
+        self.loops = {"run": (loop.run, self.run), "step_time": (loop.step_time, self.step_time)}
 
     def run(self, *given: Any) -> Any:
         recording = given[8]

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from loadmaster import compiled as door
-from loadmaster.compiled import cache, digests, entries
+from loadmaster.compiled import cache, entries
 
 INNER = "from loadmaster.compiled import compiled\n@compiled{options}\ndef inner(x):\n    return x {sign} 1\n"
 OUTER = """\
@@ -195,7 +195,7 @@ def test_how_functions_become_code_is_part_of_the_sources(kernels: Kernels, monk
     read = Path.read_bytes
     edited = lambda path: read(path) + b"#" * (path.name == "structs.py")  # noqa: E731
     monkeypatch.setattr(Path, "read_bytes", edited)
-    monkeypatch.setattr(digests, "_VERSIONS", (*digests._VERSIONS[:-1], digests._own_text()))
+    monkeypatch.setattr(cache, "_VERSIONS", (*cache._VERSIONS[:-1], cache._own_text()))
     kernels.run()
     assert kernels.misses > before
 
@@ -310,5 +310,5 @@ def test_every_loop_is_kept_in_the_cache(room: str) -> None:
         for name, loop in vars(importlib.import_module(info.name)).items():
             if hasattr(loop, "py_func"):
                 found += 1
-                assert digests.digest_of(loop.py_func, (), {}) is not None, f"{info.name}.{name}"
+                assert cache.digest_of(loop.py_func, (), {}) is not None, f"{info.name}.{name}"
     assert found

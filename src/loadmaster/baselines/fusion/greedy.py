@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.baselines.fusion import merging
-from loadmaster.baselines.fusion import spaces as between
 from loadmaster.baselines.fusion.spaces import fusable, joinable, spaces_of, ways_of
 from loadmaster.baselines.lists.schedulers import Heft
 from loadmaster.graph import Graph
@@ -109,7 +108,7 @@ class Merges:
             graph.num_ops,
         )
         producers, consumers = ints(makers[joins]), ints(readers[joins])
-        possible: Any = between.possible  # which is not typed, as the rules are not
+        possible: Any = spaces.possible  # which is not typed, as the rules are not
         keep = possible(*ways, producers, consumers, free, MOST_MEMBERS)
         producers, consumers = ints(producers[keep]), ints(consumers[keep])
         each = ints(np.arange(len(producers) + 1))

@@ -206,14 +206,14 @@ def crossing_ns(problem: Problem, device: Ints) -> Ints:
 def longest_to_end(graph: Graph, times: Ints, way_ns: Ints) -> Ints:
     """[ops] the longest way from the start of an op to the end of the step; `way_ns`: [reads] what each send takes."""
     level, maker = np.zeros(graph.num_ops, np.int64), graph.producer[graph.reads]
-    _to_end(graph.read_start, maker, graph.after_start, graph.after, times, way_ns, level)
+    _to_end(graph.read_start, maker, graph.after_start, graph.after, times, ints(way_ns), level)
     return ints(level)
 
 
 def longest_from_start(graph: Graph, times: Ints, way_ns: Ints) -> Ints:
     """[ops] the longest way from the start of the step to the end of an op; `way_ns`: [reads] what each send takes."""
     level, maker = np.zeros(graph.num_ops, np.int64), graph.producer[graph.reads]
-    _from_start(graph.read_start, maker, graph.after_start, graph.after, times, way_ns, level)
+    _from_start(graph.read_start, maker, graph.after_start, graph.after, times, ints(way_ns), level)
     return ints(level)
 
 

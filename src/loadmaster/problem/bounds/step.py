@@ -53,7 +53,7 @@ def step_bound(
     common = (kinds.times, kinds.sends, kinds.column, kinds.count > 1, joins, work, share)
     ahead, behind = levels.ways_of(graph, *common)
     given = _Given(problem, kinds, ahead, behind, allowed)
-    nothing = np.zeros(problem.num_ops, np.int64)
+    nothing = ints(np.zeros(problem.num_ops))
     head, tail = levels.soonest(ahead, nothing), levels.soonest(behind, nothing)
     allowed.add(2 * given.path_ns)
     if problem.num_ops <= MOST_CROWDED:

@@ -7,8 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from loadmaster.baselines.fusion import merging
-from loadmaster.baselines.fusion import spaces as between
+from loadmaster.baselines.fusion import merging, spaces
 from loadmaster.baselines.fusion.greedy import greedy_kernels, narrow
 from loadmaster.cost import price
 from loadmaster.graph import GraphBuilder
@@ -49,15 +48,15 @@ def ways(count: int, *, both: bool) -> list[np.ndarray]:
 @pytest.mark.parametrize(("count", "able"), [(399, True), (400, True), (401, False), (402, False)])
 def test_pairs_with_too_much_between_them_count_as_impossible(count: int, able: bool, both: bool) -> None:
     free = np.ones(count, bool)
-    assert between.possible(*ways(count, both=both), ints([0]), ints([count - 1]), free, 10_000).tolist() == [able]
+    assert spaces.possible(*ways(count, both=both), ints([0]), ints([count - 1]), free, 10_000).tolist() == [able]
     free[count // 2] = False  # in the way
-    assert between.possible(*ways(count, both=both), ints([0]), ints([count - 1]), free, 10_000).tolist() == [False]
+    assert spaces.possible(*ways(count, both=both), ints([0]), ints([count - 1]), free, 10_000).tolist() == [False]
 
 
 @pytest.mark.parametrize(("count", "most", "able"), [(9, 9, True), (9, 8, False), (9, 10, True)])
 def test_all_that_lies_between_must_be_in_the_kernel(count: int, most: int, able: bool) -> None:
     free = np.ones(count, bool)
-    assert between.possible(*ways(count, both=False), ints([0]), ints([count - 1]), free, most).tolist() == [able]
+    assert spaces.possible(*ways(count, both=False), ints([0]), ints([count - 1]), free, most).tolist() == [able]
 
 
 @pytest.mark.parametrize("beyond", [0, 1])
