@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.baselines.fusion import merging
-from loadmaster.baselines.fusion.spaces import fusable, joinable, spaces_of, ways_of
+from loadmaster.baselines.fusion.spaces import fusable, joinable, possible, spaces_of, ways_of
 from loadmaster.baselines.lists.schedulers import Heft
 from loadmaster.graph import Graph
 from loadmaster.graph.columns import Bools, Ints, from_pairs, ints, inverse, positions, rows_of
@@ -99,7 +99,7 @@ class Merges:
     def _found(problem: Problem) -> Merges:
         graph, able, spaces, free = problem.graph, problem.able, spaces_of(problem.graph), fusable(problem.graph)
         waits = graph.dependencies
-        ways = [narrow(part) for part in (*waits, *inverse(*waits, graph.num_ops))]
+        before, follow = [(narrow(start), narrow(ops)) for start, ops in (waits, inverse(*waits, graph.num_ops))]
         makers, readers = edges_between(graph)
         joins = joinable(graph, spaces, makers, readers)
         bars = from_pairs(
@@ -108,8 +108,7 @@ class Merges:
             graph.num_ops,
         )
         producers, consumers = ints(makers[joins]), ints(readers[joins])
-        possible: Any = spaces.possible  # which is not typed, as the rules are not
-        keep = possible(*ways, producers, consumers, free, MOST_MEMBERS)
+        keep = possible(before, follow, producers, consumers, free, MOST_MEMBERS)
         producers, consumers = ints(producers[keep]), ints(consumers[keep])
         each = ints(np.arange(len(producers) + 1))
         start, pairs = inverse(each, producers, problem.num_ops)
@@ -119,7 +118,7 @@ class Merges:
         rules: Any = merging.Rules
         loops = (spaces.points, spaces.rows, spaces.apart)
         saved = bytes_between(graph, producers, consumers)
-        return Merges(rules(*ways, *rows, *loops, able, MOST_MEMBERS), producers, consumers, saved, ~free)
+        return Merges(rules(*before, *follow, *rows, *loops, able, MOST_MEMBERS), producers, consumers, saved, ~free)
 
     def kernels(self, device: NDArray[np.integer], priority: NDArray[Any]) -> NDArray[np.int32]:
         """[candidates, ops] kernels from merging each producer into its readers on the same device, highest priority

@@ -158,22 +158,21 @@ MOST_VISITS = 400  # ops or kernels looked at from each end; pairs with more bet
 
 
 def possible(
-    before_start: Ints32,
-    before: Ints32,
-    follow_start: Ints32,
-    follow: Ints32,
+    before: tuple[Ints32, Ints32],
+    follow: tuple[Ints32, Ints32],
     producers: Ints,
     consumers: Ints,
     fusable: Bools,
     most_members: int,
 ) -> Bools:
-    """[pairs] whether all that lies on a way from producer to consumer may be one kernel with them."""
+    """[pairs] whether all that lies on a way from producer to consumer may be one kernel with them. `before`, `follow`:
+    (start, ops) of what each op waits for, and of what waits for it."""
     able = np.zeros(len(producers), np.bool_)
-    program, ways = np.arange(len(fusable)), (before_start, before)
+    program = np.arange(len(fusable))
     ahead, behind, between = (np.full_like(program, -1) for _ in ("ahead", "behind", "between"))
     stack, other_stack, spare = (np.empty_like(program) for _ in ("stack", "other_stack", "spare"))
     _possible(
-        ways, (follow_start, follow), producers, consumers, fusable, most_members,
+        before, follow, producers, consumers, fusable, most_members,
         program, ahead, behind, between, stack, other_stack, spare, able,
     )  # fmt: skip
     return able

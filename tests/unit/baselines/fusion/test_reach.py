@@ -30,7 +30,7 @@ def test_a_kernel_has_at_most_64_ops(count: int, sizes: list[int]) -> None:
     assert sorted(kernels.values(), reverse=True) == sizes
 
 
-def ways(count: int, *, both: bool) -> list[np.ndarray]:
+def ways(count: int, *, both: bool) -> list[tuple[np.ndarray, np.ndarray]]:
     """Of ops in a row, of which the last also waits for the first; `both`: each also waits for the one two before, so
     that neither search is over sooner."""
     pairs = [(at, at + 1) for at in range(count - 1)] + [(0, count - 1)]
@@ -40,8 +40,9 @@ def ways(count: int, *, both: bool) -> list[np.ndarray]:
     follow = [[two for one, two in pairs if one == at] for at in range(count)]
     found = []
     for rows in (before, follow):
-        found += [np.cumsum([0, *map(len, rows)]), np.array([each for row in rows for each in row])]
-    return [narrow(part) for part in found]
+        ops = np.array([each for row in rows for each in row])
+        found.append((narrow(np.cumsum([0, *map(len, rows)])), narrow(ops)))
+    return found
 
 
 @pytest.mark.parametrize("both", [False, True])
