@@ -312,3 +312,25 @@ def test_every_loop_is_kept_in_the_cache(room: str) -> None:
                 found += 1
                 assert cache.digest_of(loop.py_func, (), {}) is not None, f"{info.name}.{name}"
     assert found
+
+
+LOOP = "simulator.contraction._run_many"
+
+
+@pytest.mark.parametrize("maker", ["writes", "dies"])
+def test_a_loop_that_another_process_makes_is_waited_for_and_no_longer(
+    maker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOADMASTER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(entries, "_MADE_BESIDE", {})
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    entry = tmp_path / "cache" / "compiled" / f"{LOOP}-0.nbc"
+    entry.parent.mkdir(parents=True)
+    work = f"pathlib.Path({str(entry)!r}).write_bytes(b'')" if maker == "writes" else "sys.exit(1)"
+    (tmp_path / "other_maker.py").write_text(f"import pathlib, sys, time\ntime.sleep(0.3)\n{work}\n")
+    entries.make_beside("other_maker", (LOOP,))
+    assert not entries.made_beside("simulator.loop.run", entry), "nobody makes that one"
+    assert entries.made_beside(LOOP, entry) == (maker == "writes")
+    monkeypatch.setattr(entries, "_MADE_BESIDE", {})
+    entries.make_beside("other_maker", (LOOP,))
+    assert bool(entries._MADE_BESIDE) == (maker == "dies"), "what is there is not made again"

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 LOOPS = 170  # that a first `plan` compiles, some 15 s of one core
 TRYING = "trying what would help, a fifth as long as the search"
+# The loops that take longest to compile, of all methods that anneal.
+WALKING = ("simulator.loop.run", "simulator.loop.step_time", "methods.annealing.engine.walk")
 BASELINES = ("one-device", "expert")
 
 
@@ -40,6 +42,15 @@ def problem_for(
     """As `words.problem_of`, with a line that says what is being loaded."""
     with status(f"loading {model}"):
         return words.problem_of(model, on, objective, memory_limit, costs, how, mode, assume)
+
+
+def compile_beside() -> None:
+    """On a first run, where another core is free, it compiles loops while this one loads the model."""
+    from loadmaster.compiled.entries import make_beside
+    from loadmaster.simulator.threads import cores
+
+    if cores() > 1:
+        make_beside("loadmaster.search.warming", WALKING)
 
 
 def run_method(

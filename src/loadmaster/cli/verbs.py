@@ -238,6 +238,8 @@ def plan(
     limit = words.check_settings([spec], memory_limit, save)
     stages.check_targets(report, trace, schedule)
     how = words.capture_settings(model, training, optimizer, dtype, batch)
+    if method is None:
+        stages.compile_beside()
     problem, choice = stages.problem_for(model, on, objective, limit, costs, how, mode, assume)
     invocation = words.invocation(model, problem, budget)
     if microbatches is not None:

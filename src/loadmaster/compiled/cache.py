@@ -26,7 +26,7 @@ from numba.core.compiler import CompileResult
 from numba.core.dispatcher import Dispatcher
 
 from loadmaster.compiled.clock import CLOCK
-from loadmaster.compiled.entries import MAGIC, cache_folder, read_entry, write_entry
+from loadmaster.compiled.entries import MAGIC, cache_folder, made_beside, read_entry, write_entry
 from loadmaster.compiled.parts import rebuild_part, set_apart
 
 _REBUILD: Any = CompileResult._rebuild
@@ -40,11 +40,15 @@ class Cache(NullCache):
         self, function: Callable[..., Any], options: dict[str, Any], *, part: bool = False, apart: bool = False
     ) -> None:
         self._function, self._options, self._part, self.apart = function, options, part, apart
+        self._name = f"{function.__module__.removeprefix('loadmaster.')}.{function.__qualname__}"
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         target_context.refresh()
         path = self._path(signature, target_context.codegen())
-        if (found := self._load(path, target_context)) is None:
+        found = self._load(path, target_context)
+        if found is None and made_beside(self._name, path):
+            found = self._load(path, target_context)
+        if found is None:
             for listener in tuple(CLOCK.listeners):
                 listener()
         return found
@@ -83,8 +87,7 @@ class Cache(NullCache):
         digest = digest_of(self._function, signature, self._options, *made)
         if folder is None or digest is None:
             return None
-        name = f"{self._function.__module__.removeprefix('loadmaster.')}.{self._function.__qualname__}"
-        return folder / f"{name}-{digest}.nbc"
+        return folder / f"{self._name}-{digest}.nbc"
 
 
 def _read(path: Path) -> Any:

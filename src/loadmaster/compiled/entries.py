@@ -1,4 +1,4 @@
-"""Files of the cache: where they lie, how they are read and written, and which are removed.
+"""Files of the cache: where they lie, how they are read and written, which are removed, and which are waited for.
 
 A file is written beside and renamed, and begins with a checksum; whatever is torn, foreign or of another version counts
 as absent. None of this needs numba.
@@ -6,9 +6,11 @@ as absent. None of this needs numba.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import os
+import subprocess
 import sys
 import time
 import warnings
@@ -89,3 +91,32 @@ def _tell_once(error: UnwritableFile) -> None:
             "set LOADMASTER_CACHE to a folder that can be written",
             stacklevel=2,
         )
+
+
+# Loops that another process makes
+
+
+_MADE_BESIDE: dict[str, subprocess.Popen[bytes]] = {}  # by the name of the loop
+
+
+def make_beside(module: str, loops: tuple[str, ...]) -> None:
+    """Runs a module in a process of its own, which calls these loops, where none of them is in the cache. Whoever needs
+    one here before that process has written it waits for it (`made_beside`). It ends with this process."""
+    folder = cache_folder()
+    if folder is None or _MADE_BESIDE or any(found for name in loops for found in folder.glob(f"{name}-*")):
+        return
+    quiet = subprocess.DEVNULL
+    with contextlib.suppress(OSError):
+        process = subprocess.Popen([sys.executable, "-P", "-m", module], stdin=quiet, stdout=quiet, stderr=quiet)
+        atexit.register(process.kill)
+        _MADE_BESIDE.update(dict.fromkeys(loops, process))
+
+
+def made_beside(name: str, path: Path | None) -> bool:
+    """Whether the entry of a loop has come from the process that makes it; waits while that runs."""
+    process = _MADE_BESIDE.get(name)
+    if process is None or path is None:
+        return False
+    while process.poll() is None and not path.exists():
+        time.sleep(0.01)
+    return path.exists()

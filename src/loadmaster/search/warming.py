@@ -1,11 +1,13 @@
 """warm_up: compiles what a method can reach before the clock of a search runs.
 
 The method first runs on a few ops, on the same cluster and for the same objective: loops are compiled or loaded, and
-weights of policies are read. Once per process, method and objective.
+weights of policies are read. Once per process, method and objective. Run as a program it compiles what annealing needs,
+for a process that loads its model meanwhile.
 """
 
 from __future__ import annotations
 
+from loadmaster.catalog.specs import make_method
 from loadmaster.cluster import Cluster
 from loadmaster.cost import price
 from loadmaster.errors import MissingExtra
@@ -50,3 +52,7 @@ def _few_ops() -> Graph:
             build.op(f"op{depth}.{i}", "add" if i else "matmul", reads, [out], flops=1 << 20)
         layer = made
     return build.build()
+
+
+if __name__ == "__main__":
+    warm_up(make_method("anneal:start=one-device"), Cluster.preset("2xp100-pcie"), "step-time")
