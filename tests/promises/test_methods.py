@@ -127,7 +127,7 @@ def test_never_worse_than_where_it_starts(name: str) -> None:
 @pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
 def test_more_simulations_are_never_worse(name: str, objective: str) -> None:
     """What a budget buys is the beginning of what a larger one does."""
-    problem = _real_model(objective)
+    problem = price(load("zoo:transformer-xl-2/infer"), "2xp100-pcie", objective=objective)
     scores = [solve(problem, name, Budget(None, count), seed=2).score for count in (60, 150, 400)]
     assert all(more <= less for less, more in pairwise(scores))
 
@@ -157,7 +157,7 @@ def test_plans_kernels_as_well_as_ops(name: str) -> None:
 
 @every_method
 def test_a_real_model(name: str) -> None:
-    result = solve(_real_model("step-time"), name, SMALL)
+    result = solve(_real_model(), name, SMALL)
     _assert_placed_legally(result)
     _assert_dependencies(result)
     assert result.simulations <= 40
@@ -165,8 +165,8 @@ def test_a_real_model(name: str) -> None:
 
 
 @cache
-def _real_model(objective: str) -> Problem:
-    return price(load("zoo:transformer-xl-2"), "2xp100-pcie", objective=objective)
+def _real_model() -> Problem:
+    return price(load("zoo:transformer-xl-2"), "2xp100-pcie")
 
 
 @every_method
