@@ -206,6 +206,7 @@ class Regal:
         checkpoint: a .safetensors file; empty: the shipped weights; none: untrained.
         network: graph, or sequence: the ops in program order.
         actions: policy, or random: every level as likely, a control.
+        levels: all, as published; means: variances and elite biases are plain BRKGA's.
         evaluations: simulations, at most.
         population: chromosomes of a generation; as many as evaluations: draws of the policy alone.
     """
@@ -216,6 +217,7 @@ class Regal:
     checkpoint: str = ""
     network: Literal["graph", "sequence"] = "graph"
     actions: Literal["policy", "random"] = "policy"
+    levels: Literal["all", "means"] = "all"
     evaluations: int = 5_000
     population: int = 100
 

@@ -523,8 +523,10 @@ def learn(regal: Regal, search: Search) -> None:
     if regal.actions == "random":
         action = random_action(search.problem, search.rng)
     else:
-        graph = read_problem(features_of(search.problem))
-        action = likeliest_action(load_network(regal, search.seed), graph)
+        network, graph = load_network(regal, search.seed), read_problem(features_of(search.problem))
+        if regal.levels == "means":
+            network.keep_means()
+        action = likeliest_action(network, graph)
     settings = Brkga(evaluations=min(regal.evaluations, search.simulations_left), population=regal.population)
     run_brkga(search, action, settings)
 

@@ -106,6 +106,10 @@ def test_mean_variance_and_elite_bias_of_the_shipped_weights_vary_over_ops_and_g
         assert all(len(np.unique(column)) > 3 for column in columns)
         seen.append([column.mean() for column in columns])
     assert all(one != two for one, two in zip(*seen, strict=True))
+    network.keep_means()
+    kept = paper.likeliest_action(network, paper.read_problem(features_of(problem)))
+    assert (kept.pairs[:, :, 0] == action.pairs[:, :, 0]).all() and (kept.ops[:, 0] == action.ops[:, 0]).all()
+    assert (kept.pairs[:, :, 1] == paper.UNIFORM).all() and (kept.ops[:, 2] == paper.USUAL).all()
 
 
 def test_reinforce_finds_the_levels_that_are_rewarded() -> None:
