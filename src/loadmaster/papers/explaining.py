@@ -220,7 +220,7 @@ def _read_placeto(problem: Problem, seed: int) -> ReadPolicy:
     from loadmaster.papers import placeto2019
     from loadmaster.papers.environment import Simulated
 
-    placeto = Placeto()
+    placeto = Placeto(checkpoint="shipped" if problem.num_devices == 2 else "")
     label = groups_of(problem, placeto.groups, placeto.by)
     board = placeto2019.board_of(problem, label, placeto.traversal, np.random.default_rng(seed))
     network = placeto2019.load_network(placeto, problem.num_devices, seed)

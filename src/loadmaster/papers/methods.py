@@ -102,7 +102,8 @@ class Placeto:
     Differs from the paper: told at the top of `papers.placeto2019`.
 
     Attributes:
-        checkpoint: a .safetensors file that was trained for so many devices; empty or none: untrained.
+        checkpoint: shipped: weights for two devices that learned on recurrent language models; or a .safetensors file
+            that was trained for so many devices; empty or none: untrained.
         tune: learn on the graph until the budget is spent.
         samples: episodes drawn without tuning.
         episodes: side by side.

@@ -36,7 +36,7 @@ from loadmaster.papers import training
 from loadmaster.papers.adam import Adam
 from loadmaster.papers.environment import Simulated
 from loadmaster.papers.grouped import able_groups, edges_of, groups_of, relations, topological, totals
-from loadmaster.papers.weights import read_policy, seeded
+from loadmaster.papers.weights import read_policy, seeded, shipped
 from loadmaster.problem import Problem
 from loadmaster.search import Budget, Search
 
@@ -328,7 +328,8 @@ class PlacetoTraining(training.TrainingRun):
         return {"loss": float(loss.detach()), "reward": gain, "entropy": even}
 
     def validate(self) -> None:
-        """The likeliest episode and seven drawn ones on graphs kept apart; keeps the best weights."""
+        """The likeliest episode and seven drawn ones on graphs kept apart; keeps the weights whose likeliest is best:
+        drawing makes untrained ones good, too."""
         likeliest, best = [], []
         for task in self.held_out:
             played = (self.network, task.board, task.environment, task.start)
@@ -336,7 +337,7 @@ class PlacetoTraining(training.TrainingRun):
             best.append(min(likeliest[-1], play(*played, 7, np.random.default_rng(0)).cost[:, -1].min()))
         first, valid = (float(np.exp(np.log(costs).mean())) for costs in (likeliest, best))
         told = f"over one device's step, likeliest {first:.4f}, best of eight {valid:.4f}"
-        self.judge(valid, told, valid=valid, likeliest=first)
+        self.judge(first, told, valid=first, best_of_eight=valid)
 
 
 def tasks_of(settings: PlacetoTrainingSettings) -> tuple[list[PlacetoTask], list[PlacetoTask]]:
@@ -421,4 +422,4 @@ def load_network(placeto: Placeto, devices: int, seed: int) -> PlacetoPolicy:
             raise UnreadableFile(what, "checkpoint", "train one for this cluster, or give checkpoint=none")
         return PlacetoPolicy(devices, known["rounds"], known["pools"])
 
-    return read_policy(placeto.checkpoint, "placeto", make)
+    return read_policy(shipped("placeto-2") if placeto.checkpoint == "shipped" else placeto.checkpoint, "placeto", make)

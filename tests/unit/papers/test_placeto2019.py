@@ -12,9 +12,11 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file  # noqa: E402
 
+from loadmaster.cost import price  # noqa: E402
 from loadmaster.errors import LoadmasterError  # noqa: E402
 from loadmaster.files import save_graph, save_graphs  # noqa: E402
 from loadmaster.graph.columns import Ints, ints  # noqa: E402
+from loadmaster.importers import load  # noqa: E402
 from loadmaster.papers import placeto2019 as paper  # noqa: E402
 from loadmaster.papers.decoding import critical_ranks  # noqa: E402
 from loadmaster.papers.environment import Simulated  # noqa: E402
@@ -189,3 +191,9 @@ def test_learns_from_a_file_of_graphs_and_leaves_out_what_it_cannot_play(tmp_pat
 def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(LoadmasterError):
         paper.PlacetoTrainingSettings("graphs", "here", episodes=1)
+
+
+def test_shipped_weights_place_a_model_of_their_families_in_one_episode() -> None:
+    problem = price(load("zoo:nmt-family/7/train"), "placeto-2")
+    found = solve(problem, "placeto:tune=no,samples=0,checkpoint=shipped", Budget(None, 100))
+    assert found.simulations <= 40 and found.value < solve(problem, "expert", Budget(None, 1)).value
