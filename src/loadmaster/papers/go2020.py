@@ -159,14 +159,8 @@ def decided(made: GoDecisions, rows: slice, groups: int) -> tuple[Ints, Ints, In
 # ---------------------------------------------------------------- the objective: PPO
 
 
-def advantages(reward: Rewards, best: float = 1.0) -> Rewards:
-    """[rows] of one graph: rewards less their mean, in deviations, so that all graphs teach alike. With a share for
-    `best`, what the best of them have over the others: samples that are far from it teach nothing, so that the best of
-    several plans gets better, not the mean (Petersen et al. 2021, arXiv 1912.04871)."""
-    if best < 1:
-        over = np.maximum(0, reward - np.quantile(reward, 1 - best))
-        risky: Rewards = np.clip(over / (over.std() + FLOOR), 0, 2)
-        return risky
+def advantages(reward: Rewards) -> Rewards:
+    """[rows] of one graph: rewards less their mean, in deviations, so that all graphs teach alike."""
     gained: Rewards = np.clip((reward - reward.mean()) / (reward.std() + FLOOR), -2, 2)
     return gained
 

@@ -184,7 +184,6 @@ class GoTrainingSettings(training.TrainingSettings):
         tasks: multi: sets of all three are drawn; else one set for all, such as [placement].
         graphs: of a step.
         samples: plans of each.
-        best: share of them that teaches; 1: all, as published.
         last_rate: of Adam at the end; the entropy bonus falls to 0.
     """
 
@@ -199,7 +198,6 @@ class GoTrainingSettings(training.TrainingSettings):
     graphs: int = 8
     samples: int = 16
     epochs: int = 2
-    best: float = 1.0
     rate: float = 1.5e-3
     last_rate: float = 1e-4
     entropy: float = 0.003
@@ -257,7 +255,7 @@ class GoTraining(training.TrainingRun):
         examples = [GoExample(int(n), self.sources) for n in rng.integers(settings.examples, size=settings.graphs)]
         tasks = [settings.task_sets[int(n)] for n in rng.integers(len(settings.task_sets), size=settings.graphs)]
         batch, drawn, found = self.play(examples, tasks, torch.ones(settings.samples), int(rng.integers(2**62)))
-        gained = np.concatenate([advantages(reward, settings.best) for reward, _ in found])
+        gained = np.concatenate([advantages(reward) for reward, _ in found])
         advantage = torch.from_numpy(gained).float().to(self.device)
         for _ in range(settings.epochs):
             loss, even = ppo_loss(self.network, batch, drawn, advantage, settings.entropy * (1 - self.share))
