@@ -8,7 +8,8 @@ graphs, planning one graph.
 Differs from the paper (docs/papers/regal2020.md has the runs): levels are drawn from a normal around one number, not
 from 16 free chances; it begins where plain BRKGA is. Levels of like ops are drawn together, while their chances are
 taken one by one: without that, 21 steps on four graphs taught nothing, with it 25 gained 12 %. The baseline is the
-mean of a graph's other samples, not a learned one. A device is scored by
+mean of a graph's other samples, not a learned one. The weights that ship had rewards from 400 evaluations, not 5,000,
+where their means alone (levels=means) gain 2.4 ± 1.2 % and all levels 0.8 ± 2.0 %. A device is scored by
 its features, so there may be any number of unlike devices. Genes of transfers stay uniform. Features, sizes of the
 network and the population are ours: the paper publishes none.
 """
