@@ -5,7 +5,7 @@
 # make fuzz      20,000 hostile inputs; make kills: 200 kills; make bounds: promises with array bounds checked
 # make offloads  500 plans with tensors and state on a host, judged by a second simulator
 # make enumerate 10,000 tiny problems, plan by plan, against every bound and every "optimal"
-# make contract  some 300 training scripts: an applied step trains them as eager torch does, or refuses them by name
+# make contract  some 340 training scripts: an applied step trains them as eager torch does, or refuses them by name
 # make check     format, lint, types, import layers, sentences of the documents
 # make docs      the site, in site/, from an environment of its own
 
