@@ -1,15 +1,13 @@
 """How far the model is from what happened: steps and peaks of one H200, from the kept measurements, without a GPU.
 
     python benchmarks/fidelity.py                 # tables for docs/fidelity.md
-    python benchmarks/fidelity.py --fit           # also writes the efficiencies that are shipped
 
-What was measured lies in benchmarks/fidelity/, gathered by benchmarks/fidelity_gpu.py. Models in FITTED may be used to
-fit; all others are held out.
+What was measured lies in benchmarks/fidelity/, gathered by benchmarks/fidelity_gpu.py. The host's constants were fitted
+to the models in FITTED; all others are held out. What nothing was measured of is forecast: benchmarks/forecast.py.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import lzma
@@ -22,7 +20,7 @@ import numpy as np
 
 from loadmaster.baselines.fusion.greedy import GreedyFusion
 from loadmaster.cluster import Cluster
-from loadmaster.cost import Calibrated, CostModel, Measured, OpTime, fit, price
+from loadmaster.cost import CostModel, Learned, Measured, OpTime, price
 from loadmaster.cost.hosting import plain_ns
 from loadmaster.files.graph import graph_from_json
 from loadmaster.graph import OUTPUT, Graph
@@ -37,7 +35,6 @@ HERE = Path(__file__).parent / "fidelity"
 KIND = "h200"
 FITTED = ("distilbert", "phi", "neox", "convnext", "swin", "regnet", "mobilenet", "electra", "mlp")
 BARE_NS = 10_700  # what a bare call usually took the host, for steps beside which none was timed
-SHIPPED = Path(__file__).parent.parent / "src/loadmaster/cost/efficiencies.json"
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,7 @@ def times_of(graph: Graph, rows: Ops) -> dict[str, OpTime]:
 
 
 def machine(mode: str, bare_ns: float = BARE_NS) -> Cluster:
-    """One H200; launches are part of what was measured, and of the floor of the calibrated roofline."""
+    """One H200; launches are part of what was measured, and of the network that knows the others."""
     cluster = Cluster.preset("1xh200")
     device = replace(cluster.devices[0], kind=KIND, launch_ns=1_000)
     asked = {mode: plain_ns(mode, bare_ns) for mode in ("eager", "compiled")}
@@ -179,19 +176,17 @@ def _keeping_results(graph: Graph) -> Graph:
 def table() -> Iterator[Row]:
     """All predictions that can be compared with something."""
     ops, real, eager, compiled = op_rows(), steps(), eager_steps(), compiled_steps()
-    calibrated, held, masked = Calibrated.shipped(), frames(), traced()
+    held, masked = frames(), traced()
     for graph in cases():
         row, case, out = real[graph.name], graph.name, held_out(graph.name)
         seen = masked.get(case, graph)
-        measured, as_seen = (Measured({KIND: times_of(one, ops)}, {KIND: calibrated}) for one in (graph, seen))
+        measured, as_seen = (Measured({KIND: times_of(one, ops)}, {KIND: Learned()}) for one in (graph, seen))
         yield Row(case, out, "busy", "measured", step_ms(graph, "graphs", measured), float(row["busy_ms"]))
         if same_work(row) or case in masked:
             taken = float(row["graph_ms"])
             yield Row(case, out, "graphs", "measured", step_ms(seen, "graphs", as_seen), taken)
-            yield Row(case, out, "graphs", "calibrated", step_ms(seen, "graphs", calibrated), taken)
         taken, bare = eager[case]
         yield Row(case, out, "eager", "measured", step_ms(graph, "eager", measured, bare), taken)
-        yield Row(case, out, "eager", "calibrated", step_ms(graph, "eager", calibrated, bare), taken)
         if case in compiled:
             taken, bare = compiled[case]
             yield Row(case, out, "compiled", "measured", step_ms(seen, "compiled", as_seen, bare), taken)
@@ -205,18 +200,6 @@ def same_work(row: dict[str, str]) -> bool:
     """While a CUDA graph is recorded, transformers gives attention a mask that it otherwise leaves out: such a graph
     takes much longer than the kernels of the same step run eagerly. It is another step, and not all were captured."""
     return float(row["graph_ms"] or 0) < 1.15 * float(row["busy_ms"])
-
-
-def fit_shipped() -> None:
-    """Efficiencies per kind of work from the ops of the FITTED models alone."""
-    ops, times = op_rows(), {}
-    for graph in cases():
-        if not held_out(graph.name):
-            times |= times_of(graph, ops)
-    calibrated = fit(times, machine("graphs").devices[0])
-    about = "fitted on one NVIDIA H200, torch 2.11: python benchmarks/fidelity.py --fit"
-    SHIPPED.write_text(json.dumps({"about": about, **calibrated.as_json()}, indent=0) + "\n")
-    print(f"{len(calibrated.efficiencies)} efficiencies of {len(times)} ops, floor {calibrated.floor_ns} ns")
 
 
 def summary(rows: list[Row]) -> list[str]:
@@ -248,43 +231,8 @@ def floor() -> list[str]:
     ]
 
 
-def picture(rows: list[Row], path: str) -> None:
-    """Modelled over measured, held-out models filled."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 4, figsize=(14, 3.6), sharey=True)
-    for axis, what in zip(axes, ("eager", "graphs", "compiled", "peak"), strict=True):
-        for basis, colour in (("calibrated", "tab:orange"), ("measured", "tab:blue")):
-            for out in (True, False):
-                some = [r for r in rows if (r.what, r.basis, r.held_out) == (what, basis, out)]
-                fill = colour if out else "none"
-                x, y = [r.measured for r in some], [r.modelled / r.measured for r in some]
-                axis.scatter(
-                    x, y, s=18, edgecolors=colour, facecolors=fill, label=f"{basis}, {'held out' if out else 'fitted'}"
-                )
-        axis.axhspan(0.9, 1.1, color="tab:green", alpha=0.15)
-        axis.set_xscale("log")
-        axis.set_title(f"{what}: measured, {'MiB' if what == 'peak' else 'ms'}")
-    axes[0].set_ylabel("modelled / measured")
-    axes[0].set_ylim(0, 2.2)
-    axes[1].legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--fit", action="store_true")
-    parser.add_argument("--picture", metavar="FILE")
-    settings = parser.parse_args()
-    if settings.fit:
-        fit_shipped()
     rows = list(table())
-    if settings.picture:
-        picture(rows, settings.picture)
     print("\n".join([*summary(rows), "", *floor()]))
     print("\n| case | what | rests on | modelled | measured | error |\n|---|---|---|--:|--:|--:|")
     for row in sorted(rows, key=lambda row: (row.case, row.what, row.basis)):

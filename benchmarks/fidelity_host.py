@@ -43,9 +43,9 @@ class Asked:
 def eager_steps() -> list[Asked]:
     """Each in the two runs that have it; of held-out models the first."""
     ops, runs = fidelity.op_rows(), (fidelity.eager_steps(), fidelity.host_steps())
-    calibrated, found = fidelity.Calibrated.shipped(), []
+    learned, found = fidelity.Learned(), []
     for graph in fidelity.cases(more=True):
-        cost = Measured({fidelity.KIND: fidelity.times_of(graph, ops)}, {fidelity.KIND: calibrated})
+        cost = Measured({fidelity.KIND: fidelity.times_of(graph, ops)}, {fidelity.KIND: learned})
         problem = price(graph, fidelity.machine("graphs"), cost=cost)
         kinds = problem.graph.kind
         back = next((op for op, kind in enumerate(kinds) if "backward" in kind), len(kinds))
@@ -66,12 +66,12 @@ def eager_steps() -> list[Asked]:
 def compiled_steps() -> list[Asked]:
     """Of greedily fused kernels, in the order in which they are asked for."""
     ops, real, masked = fidelity.op_rows(), fidelity.compiled_steps(), fidelity.traced()
-    calibrated, found = fidelity.Calibrated.shipped(), []
+    learned, found = fidelity.Learned(), []
     for graph in fidelity.cases():
         if graph.name not in real:
             continue
         graph = masked.get(graph.name, graph)
-        cost = Measured({fidelity.KIND: fidelity.times_of(graph, ops)}, {fidelity.KIND: calibrated})
+        cost = Measured({fidelity.KIND: fidelity.times_of(graph, ops)}, {fidelity.KIND: learned})
         problem = price(graph, fidelity.machine("graphs"), cost=cost)
         timeline = simulate(problem, solve(problem, GreedyFusion(), Budget(None, 1), 0).plan)
         turns, kernel = np.unique(timeline.turn, return_inverse=True)

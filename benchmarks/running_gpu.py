@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from loadmaster.cost import Calibrated, price
+from loadmaster.cost import Learned, price
 from loadmaster.importers.torch.export import capture_step
 from loadmaster.importers.torch.step import Target, loss_of
 from loadmaster.plans import Plan
@@ -235,7 +235,7 @@ def fused_case(name: str) -> dict[str, Any]:
     make, method = FUSED[name]
     module, batch = make()
     captured = capture_step(module, batch, training=True, optimizer="adam", target=Target(gpu=True))
-    problem = price(captured.graph, "1xh200", cost=Calibrated.shipped())
+    problem = price(captured.graph, "1xh200", cost=Learned())
     result = solve(problem, method, Budget(None, 300), 0)
     sizes = np.bincount(result.plan.kernel)
     found: dict[str, Any] = {"method": method, "ops": problem.num_ops, "kernels": result.plan.num_kernels}

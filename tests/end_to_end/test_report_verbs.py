@@ -171,12 +171,12 @@ def test_a_plan_in_which_ops_run_again_is_explained_drawn_and_compared(folder: P
 
 def test_explain_keeps_the_limit_and_the_costs_of_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    asked = ("--on", "2xv100-nvlink", "--simulations", "20", "--memory-limit", "2GiB", "--costs", "calibrated")
+    asked = ("--on", "2xv100-nvlink", "--simulations", "20", "--memory-limit", "2GiB", "--costs", "learned")
     planned = json.loads(typed("plan", "zoo:resnet50/infer", *asked, "--save", "p.json", "--json").output)
     found = json.loads(typed("explain", "p.json", "--seconds", "0.2", "--json").output)
     assert found["verdict"]["step_ns"] == planned["step_ns"]
     assert [peak["limit_bytes"] for peak in found["peaks"]] == [2 << 30, 2 << 30]
-    assert "calibrated" in found["verdict"]["basis"]
+    assert "learned" in found["verdict"]["basis"]
 
 
 def test_a_pipeline_is_told_from_the_best_of_its_stages_and_compares_by_pass(

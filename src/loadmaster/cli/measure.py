@@ -82,7 +82,7 @@ def _op_facts(graph: Any, measured: Any) -> list[dict[str, Any]]:
                 "timed": len(timed),
                 "unstable": sum(not time.stable for time in timed),
                 "busy": len(mine & busy),
-                "calibrated": len(mine) - len(timed),
+                "learned": len(mine) - len(timed),
             }
         )
     return facts

@@ -129,7 +129,7 @@ Costs = Annotated[
         "--costs",
         metavar="COSTS",
         rich_help_panel=_KERNELS,
-        help="Times of ops: calibrated, here (measured), or a file: costs.json, trace.json.",
+        help="Times of ops: roofline, learned, here (measured), or a file: costs.json, trace.json.",
     ),
 ]
 Training = Annotated[

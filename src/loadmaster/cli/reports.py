@@ -230,8 +230,8 @@ def _as_asked(head: dict[str, Any], graph: Graph, cluster: Cluster) -> tuple[int
     asked = Invocation.from_json(head.get("asked"))
     if asked is None:
         return None, None
-    calibrated = asked["--costs"] == "calibrated" and pipelined_of(graph.captured) is None
-    cost = words.costs_of("calibrated", graph, cluster) if calibrated else None
+    learned = asked["--costs"] == "learned" and pipelined_of(graph.captured) is None
+    cost = words.costs_of("learned", graph, cluster) if learned else None
     return words.size_of(asked["--memory-limit"]), cost
 
 
@@ -279,6 +279,8 @@ def _model_of(head: dict[str, Any], path: Path) -> str:
 
 
 def _cluster_of(head: dict[str, Any], path: Path, others: Sequence[Cluster]) -> Cluster:
+    from loadmaster.cluster.cluster import MODES
+    from loadmaster.cost import hosted
     from loadmaster.files import cluster_from_json
 
     name, digest = (str(head.get("cluster", {}).get(key, "")) for key in ("name", "digest"))
@@ -287,8 +289,9 @@ def _cluster_of(head: dict[str, Any], path: Path, others: Sequence[Cluster]) -> 
         named = cluster_from_json(described, f"{path}: on") if isinstance(described, dict) else words.cluster_of(name)
     except LoadmasterError:
         named = None
-    if named is not None and named.digest == digest:
-        return named
+    ways = () if named is None else (named, *(hosted(named, mode) for mode in MODES))  # as forecasts run it
+    if (found := next((cluster for cluster in ways if cluster.digest == digest), None)) is not None:
+        return found
     given = f"; none of {', '.join(cluster.name for cluster in others)} has it" if others else ""
     what = f"the plan was made for a cluster '{name}' of digest {digest}{given}"
     raise InvalidSetting(what, str(path), "give that cluster with --on")

@@ -148,7 +148,11 @@ def problem_of(
 
         cluster, reason = default_cluster(model, graph)
         choice = f" ({reason}, --on 2xa100-nvlink plans for another)"
-    if mode is not None:
+    if costs == "learned":
+        from loadmaster.cost import hosted
+
+        cluster = hosted(cluster, mode)
+    elif mode is not None:
         cluster = in_mode(cluster, mode)
     cost = None if costs is None else costs_of(costs, graph, cluster)
     return price(graph, cluster, objective=objective, memory_limit=memory_limit, cost=cost), choice
@@ -176,11 +180,15 @@ def in_mode(cluster: Cluster, mode: str) -> Cluster:
 
 
 def costs_of(text: str, graph: Graph, cluster: Cluster) -> CostModel:
-    """What --costs names: "calibrated", "here" (what was measured on this machine), or a file of costs or a trace."""
-    if text == "calibrated":
-        from loadmaster.cost import Calibrated
+    """What --costs names: "roofline", "learned", "here" (measured on this machine), or a file of costs or a trace."""
+    if text == "roofline":
+        from loadmaster.cost import Roofline
 
-        return Calibrated.shipped()
+        return Roofline()
+    if text == "learned":
+        from loadmaster.cost import Learned
+
+        return Learned()
     if text == "here":
         check_needed("torch", "torch", "measuring this machine")
         from loadmaster.runtime.measure import measure_ops

@@ -34,7 +34,7 @@ class Device:
 
     Attributes:
         name: unique in its cluster; plans and reports show it.
-        kind: which devices are alike: measured and calibrated times go by it, and "cpu" is a host, on which tensors can
+        kind: which devices are alike: measured times go by it, and "cpu" is a host, on which tensors can
             wait.
         memory_bytes: the limit that plans are to keep.
         flops_per_s: one rate, or one per dtype with a "default".

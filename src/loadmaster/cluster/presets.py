@@ -1,7 +1,7 @@
 """Presets: clusters of real machines by name, each with the source of its figures.
 
 A name is parts joined with "+", each "COUNTxKIND", "KIND:MEMORY" or a size alone; machines are joined with "@NETWORK@".
-Arithmetic and memory rates are the vendors' peaks, links what one direction sustains; `cost.Calibrated` and `loadmaster
+Arithmetic and memory rates are the vendors' peaks, links what one direction sustains; `cost.Learned` and `loadmaster
 measure` say what real kernels reach of them. "regal" and "placeto-2", "placeto-4" are the settings of those papers.
 
 >>> preset("2xa100+cpu").device_names

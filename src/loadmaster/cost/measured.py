@@ -1,4 +1,4 @@
-"""Measured: ops take what they took alone on a device of the same kind; where that is not known, the calibrated time.
+"""Measured: ops take what they took alone on a device of the same kind; where that is not known, the learned time.
 
 Measurements are data: a table by kind of device and signature of the call (name, shapes, strides, dtypes, attributes).
 """
@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from loadmaster.cluster import Cluster, Device
-from loadmaster.cost.calibrated import Calibrated, fit_efficiencies, group_of
+from loadmaster.cluster import Cluster
+from loadmaster.cost.features import OpFacts, facts_of
+from loadmaster.cost.learned import Learned
 from loadmaster.cost.roofline import Roofline, unknown
-from loadmaster.graph import MOST_NS, Graph
+from loadmaster.graph import Graph
 from loadmaster.graph.columns import Ints, ints
 
 COLD_SHARE = 0.5  # of a step's ops find their operands out of the cache; docs/fidelity.md
@@ -22,7 +23,7 @@ class OpTime(NamedTuple):
     """One distinct op, timed alone: `loadmaster measure` times them, `files.costs` keeps them.
 
     Attributes:
-        kind, dtype, flops, bytes_moved: of the op, as in Graph, so that efficiencies can be fitted without the graph.
+        kind, dtype, flops, bytes_moved: of the op, as in Graph, so that the network can be fitted without the graph.
         hot_ns: the median with its operands in the cache.
         low_ns, high_ns: the quartiles of the same runs.
         cold_ns: the median with its operands out of the cache.
@@ -59,16 +60,17 @@ class Measured:
     """Times of ops by kind of device and signature, and what to do about the others.
 
     An op whose signature (name, shapes, strides, dtypes, attributes) was timed on a device of that kind takes what it
-    took there; one that was not takes the calibrated time of that kind of device where there is one, else the roofline.
+    took there; one that was not takes the learned time, as scaled to that kind of device, where there is one, else the
+    roofline.
 
     Attributes:
         times: kind of device to signature to time.
-        fallback: by kind of device, a calibrated model (`fit` makes one from the same measurements).
+        fallback: by kind of device, the network as scaled to it (`fit` does that from the same measurements).
         roofline: what arithmetic alone takes.
     """
 
     times: Times
-    fallback: Mapping[str, Calibrated] = field(default_factory=dict)
+    fallback: Mapping[str, Learned] = field(default_factory=dict)
     roofline: Roofline = field(default_factory=Roofline)
 
     @property
@@ -82,14 +84,12 @@ class Measured:
         known = unknown(graph, cluster).copy()
         signatures = [graph.signature.get(name, "") for name in graph.op_name]
         for column, device in enumerate(cluster.devices):
-            table, calibrated = self.times.get(device.kind, {}), self.fallback.get(device.kind)
+            table, learned = self.times.get(device.kind, {}), self.fallback.get(device.kind)
+            if learned is not None:
+                known[:, :, column] = learned.times_ns(device, facts_of(graph))
             for op, signature in enumerate(signatures):
                 if signature in table:
                     known[:, op, column] = _with_spread(table[signature])
-                elif calibrated is not None:
-                    group, flops, moved = group_of(graph.kind[op]), int(graph.flops[op]), int(graph.bytes_moved[op])
-                    taken = calibrated.time_ns(device, group, graph.dtype[op], flops, moved)
-                    known[:, op, column] = min(taken, 2 * MOST_NS)
         return ints(known)
 
     def workspace_bytes(self, graph: Graph, cluster: Cluster) -> Ints:
@@ -109,8 +109,11 @@ def _with_spread(time: OpTime) -> tuple[int, int, int]:
     return middle, middle + time.low_ns - time.hot_ns, middle + time.high_ns - time.hot_ns
 
 
-def fit(times: Mapping[str, OpTime], device: Device) -> Calibrated:
-    """Efficiencies of a device from what was measured on it; the floor is the shortest op there is."""
-    samples = [(group_of(t.kind), t.dtype, t.flops, t.bytes_moved, t.time_ns) for t in times.values()]
-    short = sorted(time.hot_ns for time in times.values() if not time.kind.startswith("optim."))
-    return fit_efficiencies(device, samples, short[len(short) // 20] if short else 0)
+def samples_of(times: Mapping[str, OpTime]) -> list[tuple[OpFacts, int]]:
+    """What `learned.fit` wants of measurements: each call, and its time in ns."""
+    found = []
+    for signature, time in times.items():
+        third = time.bytes_moved // 3  # where the signature does not say it: two reads and a result of one size
+        sizes = third, third, third, 2
+        found.append((OpFacts(time.kind, time.dtype, time.flops, time.bytes_moved, *sizes, signature), time.time_ns))
+    return found

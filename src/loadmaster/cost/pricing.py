@@ -58,7 +58,7 @@ def price(
         objective: a name ("step-time", "peak-memory", "throughput", "energy") or an Objective.
         memory_limit: of each device, a host beside others apart; bytes, or a text such as "16GiB". A device that has
             less keeps what it has.
-        cost: Roofline from data sheets by default, Calibrated or Measured where times of real kernels are known.
+        cost: Roofline from data sheets by default, Learned, or Measured where times of real kernels are known.
 
     Raises:
         InvalidGraph: an op can run nowhere, ops that must share a device have none in common, lists of times are for
@@ -78,7 +78,7 @@ def price(
         cluster = cluster.with_memory(memory_limit)
     model = Roofline() if cost is None else cost
     if not isinstance(model, CostModel):
-        fix = "give one of loadmaster.cost: Roofline(), Calibrated.shipped(); or none, for the first"
+        fix = "give one of loadmaster.cost: Roofline(), Learned(); or none, for the first"
         raise InvalidSetting.instead_of("cost model", cost, "price", fix)
     folded, source_ops, read_bytes = fold(graph)
     if not folded.num_ops:

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadmaster.cost import Calibrated, Measured, OpTime
-from loadmaster.cost.calibrated import Efficiency
+from loadmaster.cost import Learned, Measured, OpTime
+from loadmaster.cost.features import GROUPS
 from loadmaster.errors import InvalidSetting
 from loadmaster.files.text import Row, read_json, shown, write_json
 from loadmaster.graph.graph import MOST_BYTES, MOST_FLOPS, MOST_NS
 
 COSTS_SCHEMA = "loadmaster.costs/1"
-LEAST_SHARE = 1e-6  # of the peak that an op may reach
-MOST_SIZE = 64  # of an op: the power of four of its nanoseconds
+MOST_SCALE = 1e6  # times what the network says
 
 
 def load_costs(path: str | Path) -> Measured:
@@ -32,8 +31,8 @@ def costs_to_json(costs: Measured) -> dict[str, Any]:
     devices: dict[str, Any] = {}
     for kind in sorted({*costs.times, *costs.fallback}):
         rows = [[signature, *time] for signature, time in sorted(costs.times.get(kind, {}).items())]
-        calibrated = costs.fallback.get(kind)
-        devices[kind] = {"calibrated": None if calibrated is None else calibrated.as_json(), "ops": rows}
+        learned = costs.fallback.get(kind)
+        devices[kind] = {"scale": None if learned is None else dict(learned.scale), "ops": rows}
     return {"schema": COSTS_SCHEMA, "columns": ["signature", *OpTime._fields], "devices": devices}
 
 
@@ -43,14 +42,14 @@ def costs_from_json(data: Any, where: str) -> Measured:
     if data.get("schema") != COSTS_SCHEMA:
         raise InvalidSetting("it is no file of measured costs", where, "write one with 'loadmaster measure MODEL'")
     times: dict[str, Mapping[str, OpTime]] = {}
-    fallback: dict[str, Calibrated] = {}
+    fallback: dict[str, Learned] = {}
     if not isinstance(head.any("devices"), dict):
         raise head.wrong("devices", "an object, by kind of device")
     for kind, entry in head.any("devices").items():
-        row = Row(entry, f"{where}: devices: {shown(kind)}", InvalidSetting, frozenset(("calibrated", "ops")))
+        row = Row(entry, f"{where}: devices: {shown(kind)}", InvalidSetting, frozenset(("scale", "calibrated", "ops")))
         times[kind] = dict(_op_time(op, f"{row.where}: ops[{i}]") for i, op in enumerate(row.rows("ops")))
-        if row.has("calibrated"):
-            fallback[kind] = _calibrated(row.any("calibrated"), f"{row.where}: calibrated")
+        if row.has("scale"):  # older files have efficiencies, which nothing reads
+            fallback[kind] = _scaled(row.any("scale"), f"{row.where}: scale")
     return Measured(times, fallback)
 
 
@@ -74,13 +73,9 @@ def _op_time(data: Any, where: str) -> tuple[str, OpTime]:
     return signature, OpTime(*fields)
 
 
-def _calibrated(data: Any, where: str) -> Calibrated:
-    head = Row(data, where, InvalidSetting, frozenset(("floor_ns", "efficiencies")))
-    for i, row in enumerate(head.rows("efficiencies")):
-        if not isinstance(row, list) or len(row) != len(Efficiency._fields):
-            raise InvalidSetting("this is no efficiency", f"{where}: efficiencies[{i}]", f"give {Efficiency._fields}")
-        entry = Row(dict(zip(Efficiency._fields, row, strict=True)), f"{where}: efficiencies[{i}]", InvalidSetting)
-        entry.text("group"), entry.flag("half"), entry.whole("size", MOST_SIZE)
-        if not LEAST_SHARE <= entry.rate("share") <= 1 / LEAST_SHARE:
-            raise entry.wrong("share", f"a share of the peak, from {LEAST_SHARE} up")
-    return Calibrated.of_json({**data, "floor_ns": head.whole("floor_ns", MOST_NS)})
+def _scaled(data: Any, where: str) -> Learned:
+    row = Row(data, where, InvalidSetting, frozenset(GROUPS))
+    for group in row.data:
+        if not 1 / MOST_SCALE <= row.rate(group) <= MOST_SCALE:
+            raise row.wrong(group, f"a factor from {1 / MOST_SCALE} to {MOST_SCALE:.0f}")
+    return Learned(dict(row.data))

@@ -93,7 +93,7 @@ class Problem:
         dispatch_ns: [ops] the host's time to ask for it (rule 14); empty: no host.
         spread_ns: [2, ops, devices] quartiles of measured times less their median; empty where nothing was measured.
         rest_ns: [ops] of a part cut out of a step: how long the step goes on after each; empty otherwise.
-        basis: what the times rest on, as reports say it: "given", "data sheet", "calibrated", "measured", or shares.
+        basis: what the times rest on, as reports say it: "given", "data sheet", "learned", "measured", or shares.
         expansion: of a problem with ops that a plan added: what it was made from.
     """
 

@@ -243,7 +243,7 @@ class _Rerun:
         self.is_pipeline = result.problem.source.is_pipeline
         self.whole_plan = not self.is_pipeline and not result.problem.source.is_split
         # Costs from a file or of this machine are those of the ops that were measured.
-        self.reprices = asked["--costs"] in (None, "calibrated")
+        self.reprices = asked["--costs"] in (None, "learned", "roofline")
 
     @cached_property
     def model(self) -> Graph:
@@ -265,15 +265,15 @@ class _Rerun:
 
     def priced(self, graph: Graph | None = None, cluster: Cluster | None = None) -> Problem:
         """As the command would price it."""
-        cost = None
-        if self.asked["--costs"] == "calibrated":
-            from loadmaster.cost import Calibrated
-
-            cost = Calibrated.shipped()
         limit = self.asked["--memory-limit"]
         goal = self.problem.objective
         on = cluster or self.problem.cluster
-        return price(graph or self.model, on, objective=goal, memory_limit=limit, cost=cost)
+        if self.asked["--costs"] != "learned":
+            return price(graph or self.model, on, objective=goal, memory_limit=limit)
+        from loadmaster.cost import Learned, hosted
+
+        on = hosted(on, self.asked["--mode"])
+        return price(graph or self.model, on, objective=goal, memory_limit=limit, cost=Learned())
 
     def spec(self, *, method: str | None = None, fusion: str | None = None) -> str:
         said = dict(self.asked.options)

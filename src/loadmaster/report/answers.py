@@ -41,6 +41,8 @@ class Verdict:
         over_bytes: over the memory of the devices; 0: it fits.
         bounds: how far from the best, and the best of what.
         basis: where the times come from, in a sentence.
+        mode: how kernels are asked for, where the host's time counts.
+        interval_ns: of a forecast step, which holds four cases of five; None: nothing is said of it.
     """
 
     step_ns: int
@@ -49,6 +51,8 @@ class Verdict:
     over_bytes: int
     bounds: Bounds
     basis: str
+    mode: str = ""
+    interval_ns: tuple[int, int] | None = None
 
     @property
     def speed_up(self) -> float | None:
@@ -136,7 +140,16 @@ def of_memory(held: Sequence[Peak]) -> Bottleneck:
 def verdict_of(result: Result) -> Verdict:
     """How good a result is."""
     line, problem = result.timeline, result.problem
-    return Verdict(line.step_ns, result.value, alone_ns(problem), line.over_bytes, bounds_of(result), basis_of(problem))
+    known = bounds_of(result), basis_of(problem), problem.cluster.mode if problem.dispatch_ns.size else ""
+    return Verdict(line.step_ns, result.value, alone_ns(problem), line.over_bytes, *known, _forecast(result))
+
+
+def _forecast(result: Result) -> tuple[int, int] | None:
+    if "learned" not in result.problem.basis:
+        return None
+    from loadmaster.report.certainty import interval
+
+    return interval(result)
 
 
 def alone_ns(problem: Problem) -> int | None:
@@ -150,12 +163,24 @@ def alone_ns(problem: Problem) -> int | None:
     return min(steps, default=None)
 
 
+def _learned(problem: Problem) -> str:
+    from loadmaster.cost.learned import shipped
+
+    kinds = dict.fromkeys(device.kind for device in problem.cluster.devices if not device.kind.startswith("cpu"))
+    untested = [kind for kind in kinds if kind not in shipped().tested]
+    doubt = f"; untested on {', '.join(untested)}" if untested else ""
+    rests = f"Times of ops are {problem.basis}, trained on {', '.join(shipped().tested)}{doubt}"
+    return f"{rests}; times of transfers follow from the links of '{problem.cluster.name}'."
+
+
 def basis_of(problem: Problem) -> str:
     """Where the times come from, in a sentence."""
     cluster, ops = problem.cluster, problem.num_ops
     if cluster.op_ns is not None:
         return f"Every op takes {cluster.op_ns:,} ns everywhere, as the cluster '{cluster.name}' has it."
-    if "measured" in problem.basis or "calibrated" in problem.basis:
+    if "learned" in problem.basis:
+        return _learned(problem)
+    if "measured" in problem.basis:
         return f"Times of ops are {problem.basis}; times of transfers follow from the links of '{cluster.name}'."
     given = int((problem.graph.time_ns != UNGIVEN).any(axis=1).sum())
     roofline = (
@@ -179,6 +204,9 @@ def verdict_sentences(found: ShortReport) -> list[str]:
     """What the plan is and how good."""
     verdict, shown = found.verdict, value_text(found.objective)
     step = f"{time_text(verdict.step_ns)} a step on {found.cluster}"
+    if verdict.interval_ns is not None:
+        ends = " to ".join(time_text(end) for end in verdict.interval_ns)
+        step += f" ({verdict.mode}{': ' if verdict.mode else ''}{ends})"
     if verdict.speed_up is not None:
         step += f", {verdict.speed_up:.2f}x one device"
     goal = [found.objective.sentence.format(value=shown(verdict.value))] if found.objective.sentence else []

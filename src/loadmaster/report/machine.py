@@ -49,14 +49,14 @@ def _links(cluster: Cluster) -> Any:
 
 
 def _ops(ops: Sequence[Mapping[str, Any]]) -> Any:
-    keys = ("kind", "distinct", "timed", "unstable", "busy", "calibrated")
+    keys = ("kind", "distinct", "timed", "unstable", "busy", "learned")
     heads = [
         "device",
         "distinct ops",
         "timed alone",
         "of these unstable",
         "on a busy machine",
-        "by the calibrated roofline",
+        "by the learned model",
     ]
     return filled_table(heads, [[str(row[key]) for key in keys] for row in ops])
 

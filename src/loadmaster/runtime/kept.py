@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from loadmaster.cluster import Cluster
 from loadmaster.compiled.entries import cache_folder
-from loadmaster.cost import Calibrated, Measured
+from loadmaster.cost import Learned, Measured
 from loadmaster.errors import UnwritableFile
 from loadmaster.files import load_cluster, save_cluster
 from loadmaster.files.costs import load_costs, save_costs
@@ -67,11 +67,11 @@ class Kept:
     def forget_references(self) -> None:
         self._keep_references({}, {})
 
-    def keep_machine(self, cluster: Cluster, calibrated: Mapping[str, Calibrated], beside: Mapping[str, int]) -> None:
+    def keep_machine(self, cluster: Cluster, learned: Mapping[str, Learned], beside: Mapping[str, int]) -> None:
         """A machine as it was measured, and the references beside that."""
         _write(self._path("cluster"), cluster, save_cluster)
         costs = self.costs()
-        self.keep_costs(Measured(costs.times, {**costs.fallback, **calibrated}))
+        self.keep_costs(Measured(costs.times, {**costs.fallback, **learned}))
         self._keep_references(self.quietest_ns(), beside)
 
     def machine_was_busy(self) -> bool:

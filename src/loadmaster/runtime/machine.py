@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from loadmaster.cluster import Cluster, Device, Link, dense_channels
-from loadmaster.cost import Calibrated
-from loadmaster.cost.calibrated import Sample, fit_efficiencies
+from loadmaster.cost import Learned, fit
+from loadmaster.cost.features import OpFacts
 from loadmaster.cost.hosting import plain_ns
 from loadmaster.graph.columns import ints
 from loadmaster.runtime.quiet import Reference
@@ -33,24 +33,25 @@ SIZES = {"cuda": (512, 2048, 8192), "cpu": (128, 512, 1024)}  # rows of square p
 LENGTHS = {"cuda": (2**12, 2**16, 2**20, 2**24, 2**27), "cpu": (2**10, 2**14, 2**18, 2**22, 2**24)}
 SMALL, LARGE = 4 * 2**10, 64 * 2**20  # bytes sent, for latency and for bandwidth
 SHARED = 1.5  # two transfers at once that take this much longer than one share a wire
+Sample = tuple[OpFacts, int]  # and ns
 SLOWEST_NS = 4e8  # a larger product is left out when a smaller one took this long in all
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What was measured: a cluster to plan for, and efficiencies by kind of device, which price ops that nobody has
-    timed.
+    """What was measured: a cluster to plan for, and by kind of device the network scaled to it, which prices ops that
+    nobody has timed.
 
     Attributes:
         cluster: devices and links of this machine.
-        calibrated: by kind of device.
+        learned: by kind of device.
         reference_ns: by kind of device, the largest reference while it was measured (`quiet`).
         quietest_ns: by kind of device, the quietest reference known.
         seconds: that measuring took.
     """
 
     cluster: Cluster
-    calibrated: dict[str, Calibrated]
+    learned: dict[str, Learned]
     reference_ns: dict[str, int]
     quietest_ns: dict[str, int]
     seconds: float
@@ -94,25 +95,25 @@ def measure_machine(
 ) -> Machine:
     """Takes some seconds a device; nothing else should run meanwhile. `quietest_ns`: references of earlier times."""
     start, names = time.monotonic(), torch_names()
-    devices, calibrated, dispatch = [], {}, 0
+    devices, learned, dispatch = [], {}, 0
     beside, quietest = dict[str, int](), dict(quietest_ns or {})
     for name in names:
         say(f"measuring {name}")
         kind = kind_of(name)
         reference = Reference(name, quietest.get(kind, 0))
         before = reference.look()
-        device, efficiencies, host_ns = _device(name)
+        device, scaled, host_ns = _device(name)
         beside[kind] = max(before, reference.look(), beside.get(kind, 0))
         quietest[kind] = reference.quietest_ns
         devices.append(device)
-        calibrated[kind] = efficiencies
+        learned[kind] = scaled
         dispatch = max(dispatch, host_ns)
     say("measuring links")
     links, channel = _links(names)
     asked = {mode: plain_ns(mode, dispatch) for mode in ("eager", "planned", "compiled")} | {"graphs": 0}
     host: dict[str, Any] = {"mode": "planned", "dispatch_ns": asked} if dispatch else {}
     cluster = Cluster("here", tuple(devices), links, channel, basis="measured", **host)
-    return Machine(cluster, calibrated, beside, quietest, time.monotonic() - start)
+    return Machine(cluster, learned, beside, quietest, time.monotonic() - start)
 
 
 def at_this_moment(cluster: Cluster, bare_ns: int | None = None) -> Cluster:
@@ -128,7 +129,7 @@ def at_this_moment(cluster: Cluster, bare_ns: int | None = None) -> Cluster:
     return replace(cluster, dispatch_ns=asked)
 
 
-def _device(name: str) -> tuple[Device, Calibrated, int]:
+def _device(name: str) -> tuple[Device, Learned, int]:
     clock, where = DeviceClock(name), "cuda" if name.startswith("cuda") else "cpu"
     one = torch.ones(1, device=name)
     empty = clock.time(lambda: one.add_(1.0))
@@ -137,7 +138,7 @@ def _device(name: str) -> tuple[Device, Calibrated, int]:
     traffic = _traffic(clock, LENGTHS[where], samples)
     rates["default"] = rates.pop("float32")
     device = Device(name, kind_of(name), _memory(name), rates, traffic, empty.hot_ns)
-    return device, fit_efficiencies(device, samples, empty.hot_ns), empty.host_ns
+    return device, fit(samples, device), empty.host_ns
 
 
 def _arithmetic(clock: DeviceClock, dtype: str, sizes: tuple[int, ...], samples: list[Sample]) -> float:
@@ -151,10 +152,15 @@ def _arithmetic(clock: DeviceClock, dtype: str, sizes: tuple[int, ...], samples:
             return best
         flops = 2 * size**3
         best = max(best, flops / taken * 1e9)
-        samples.append(("product", dtype, flops, 3 * a.nbytes, taken))
+        samples.append((_of_two("aten.mm.default", dtype, flops, a.nbytes), taken))
         if taken * 8 > SLOWEST_NS:
             break
     return best
+
+
+def _of_two(kind: str, dtype: str, flops: int, nbytes: int) -> OpFacts:
+    """A call that reads two tensors of one size and makes a third."""
+    return OpFacts(kind, dtype, flops, 3 * nbytes, nbytes, nbytes, nbytes, 2, "")
 
 
 def _traffic(clock: DeviceClock, lengths: tuple[int, ...], samples: list[Sample]) -> float:
@@ -162,11 +168,11 @@ def _traffic(clock: DeviceClock, lengths: tuple[int, ...], samples: list[Sample]
     for length in lengths:
         a, b, out = (torch.ones(length, device=clock.device) for _ in range(3))
         taken = max(1, clock.time(partial(torch.add, a, b, out=out)).hot_ns)
-        samples.append(("elementwise", "float32", length, 3 * a.nbytes, taken))
+        samples.append((_of_two("aten.add.Tensor", "float32", length, a.nbytes), taken))
         if length == lengths[-1]:  # the shorter ones stay in a cache
             best = 3 * a.nbytes / taken * 1e9
         reduced = max(1, clock.time(partial(torch.sum, a)).hot_ns)
-        samples.append(("reduction", "float32", length, a.nbytes, reduced))
+        samples.append((OpFacts("aten.sum.default", "float32", length, a.nbytes, a.nbytes, 0, 4, 1, ""), reduced))
     return best
 
 

@@ -13,7 +13,8 @@ from dataclasses import replace
 import torch
 
 from loadmaster.cluster import Cluster, Device
-from loadmaster.cost import Calibrated, Measured, OpTime, fit
+from loadmaster.cost import Learned, Measured, OpTime, fit
+from loadmaster.cost.measured import samples_of
 from loadmaster.graph import Graph
 from loadmaster.importers.torch.signature import UPDATED_TOGETHER, call_of
 from loadmaster.runtime.kept import Kept
@@ -54,7 +55,7 @@ def _measured(kept: Kept, say: Say) -> Cluster:
     with torch.random.fork_rng():
         machine = measure_machine(say, kept.quietest_ns())
     kept.keep_quietest(machine.quietest_ns)
-    kept.keep_machine(machine.cluster, machine.calibrated, machine.reference_ns)
+    kept.keep_machine(machine.cluster, machine.learned, machine.reference_ns)
     return machine.cluster
 
 
@@ -97,12 +98,12 @@ def measure_ops(graph: Graph, cluster: Cluster, *, seconds: float = 120.0, say: 
     """Times each distinct op of the graph that has no time yet, or one from a busy machine, on each kind of device of
     this machine, and keeps them.
 
-    An op that a device cannot run, or has no memory for, is left to the efficiencies of what was measured there.
+    An op that a device cannot run, or has no memory for, is left to the network, scaled to what was measured there.
 
     Args:
         graph: captured here: ops are told apart by their signatures.
         cluster: of this machine (`here`).
-        seconds: after which it stops; what is left is priced by efficiencies.
+        seconds: after which it stops; the network prices what is left.
         say: is told what goes on.
 
     Returns:
@@ -111,7 +112,7 @@ def measure_ops(graph: Graph, cluster: Cluster, *, seconds: float = 120.0, say: 
     kept, until = Kept.here(), time.monotonic() + seconds
     costs = kept.costs()
     times = {kind: dict(table) for kind, table in costs.times.items()}
-    fallback: dict[str, Calibrated] = dict(costs.fallback)
+    fallback: dict[str, Learned] = dict(costs.fallback)
     names = torch_names()
     try:
         for device in {device.kind: device for device in cluster.devices}.values():
@@ -120,7 +121,7 @@ def measure_ops(graph: Graph, cluster: Cluster, *, seconds: float = 120.0, say: 
                 table = times.setdefault(device.kind, {})
                 _measure_on(name, graph, table, until, say)
                 if table:
-                    fallback[device.kind] = _fitted(table, device, fallback.get(device.kind))
+                    fallback[device.kind] = _fitted(table, device)
     finally:  # also where Ctrl-C ends it: what was timed is kept
         measured = Measured(times, fallback)
         kept.keep_costs(measured)
@@ -136,11 +137,10 @@ def _measure_on(name: str, graph: Graph, table: Times, until: float, say: Say) -
         keep_reference(reference)
 
 
-def _fitted(table: Times, device: Device, known: Calibrated | None) -> Calibrated:
-    """Efficiencies of what was timed on a quiet machine, or at all, with those known before."""
+def _fitted(table: Times, device: Device) -> Learned:
+    """The network scaled to what was timed on a quiet machine, or at all."""
     busy = busy_ops(table, device.kind)
-    fitted = fit({signature: op for signature, op in table.items() if signature not in busy} or table, device)
-    return fitted if known is None else _joined(fitted, known)
+    return fit(samples_of({signature: op for signature, op in table.items() if signature not in busy} or table), device)
 
 
 class _Session:
@@ -183,7 +183,7 @@ class _Session:
         for done, signature in enumerate(signatures):
             if time.monotonic() > self.until:
                 left = f"{len(signatures) - done} of {len(signatures)} ops"
-                self.say(f"{self.name}: out of time, {left} are left to the calibrated roofline or their earlier times")
+                self.say(f"{self.name}: out of time, {left} are left to the network or their earlier times")
                 return
             if done % 50 == 0:
                 self.say(f"{self.name}: op {done + 1} of {len(signatures)}")
@@ -218,12 +218,3 @@ def _time(clock: DeviceClock, signature: str) -> Timing | None:
         return timing
     whole = ("hot_ns", "low_ns", "high_ns", "cold_ns", "host_ns")
     return replace(timing, **{key: round(getattr(timing, key) / UPDATED_TOGETHER) for key in whole})
-
-
-def _joined(fitted: Calibrated, known: Calibrated) -> Calibrated:
-    """What was fitted to real ops, and for groups and sizes that it lacks what the machine's own measurement has."""
-    rows: Mapping[tuple[str, bool, int], float] = {row[:3]: row.share for row in known.efficiencies}
-    both = {**rows, **{row[:3]: row.share for row in fitted.efficiencies}}
-    return Calibrated(
-        tuple(type(known.efficiencies[0])(*key, share) for key, share in sorted(both.items())), fitted.floor_ns
-    )

@@ -28,8 +28,6 @@ def rows() -> list[Any]:
         ("eager", "measured", 30, 0.038, 0.245),
         ("compiled", "measured", 11, 0.075, 0.225),
         ("peak", "measured", 30, 0.0015, 0.01),
-        ("graphs", "calibrated", 29, 0.115, 1.06),
-        ("eager", "calibrated", 30, 0.09, 0.51),
     ],
 )
 def test_held_out_errors(rows: list[Any], what: str, basis: str, cases: int, median: float, worst: float) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from loadmaster.cluster import Cluster, Device
-from loadmaster.cost import Calibrated, Efficiency, Measured, OpTime, fit, hosting, price
+from loadmaster.cost import Learned, Measured, OpTime, hosting, price
 from loadmaster.errors import InvalidSetting
 from loadmaster.files.costs import load_costs, save_costs
 from loadmaster.files.profile import costs_from_profile
@@ -94,18 +94,6 @@ def test_the_interval_of_a_fused_kernel_and_what_cannot_be_told_apart() -> None:
     assert interval(found["auto"]) == (442, 497) and not not_told_apart(found["auto"], list(found.items()))
 
 
-def test_efficiencies_are_those_of_the_nearest_size() -> None:
-    fitted = fit({"one": time(600), "two": time(300)}, TOY)
-    # The roofline has 150 ns for each: shares of 1/4 and 1/2, of which the median is 3/8.
-    assert fitted.efficiencies == (Efficiency("elementwise", False, 3, 0.375),)
-    assert price(chain(), alone(), cost=Calibrated(fitted.efficiencies, 300)).op_ns.tolist() == [[400], [300]]
-
-
-def test_the_shipped_efficiencies_are_shares() -> None:
-    shares = [row.share for row in Calibrated.shipped().efficiencies]
-    assert len(shares) > 50 and all(0 < share < 4 for share in shares)
-
-
 def with_host(mode: str, ns: int) -> Cluster:
     cluster = alone()
     return Cluster(mode, cluster.devices, {}, cluster.channel, mode=mode, dispatch_ns={mode: ns})
@@ -159,9 +147,7 @@ def test_the_host_does_more_for_products_in_the_forward_pass_and_for_each_weight
 
 
 def test_costs_are_read_back_as_written(tmp_path: Path) -> None:
-    costs = Measured(
-        {"toy": {"one": time(500, 490, 530)}}, {"toy": Calibrated((Efficiency("product", True, 4, 0.5),), 7)}
-    )
+    costs = Measured({"toy": {"one": time(500, 490, 530)}}, {"toy": Learned({"product": 0.5})})
     save_costs(costs, tmp_path / "costs.json")
     assert load_costs(tmp_path / "costs.json") == costs
     (tmp_path / "other.json").write_text("{}")

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from loadmaster.cost import Calibrated, Measured, OpTime
+from loadmaster.cost import Learned, Measured, OpTime
 from loadmaster.errors import InvalidSetting
 from loadmaster.files.costs import costs_from_json, costs_to_json
 
 TIME = OpTime("aten.mm", "float32", 10, 20, 5, 4, 6, 7, 1, 2, True, 9)
-COSTS = Measured({"gpu": {"one": TIME}}, {"gpu": Calibrated.shipped()})
+COSTS = Measured({"gpu": {"one": TIME}}, {"gpu": Learned({"product": 1.5})})
 
 
 def test_rows_of_an_older_version_have_no_reference() -> None:
@@ -33,9 +33,9 @@ def test_a_field_of_another_kind_is_named(column: int, odd: Any) -> None:
         costs_from_json(data, "costs")
 
 
-@pytest.mark.parametrize("row", [["mm", False, 3, 0.0], ["mm", False, 3, 1e-300], ["mm", 0, 3, 0.5], ["mm"], 7])
-def test_efficiencies_are_shares(row: Any) -> None:
+@pytest.mark.parametrize("odd", [{"product": 0.0}, {"product": 1e300}, {"product": "1"}, {"cake": 1.0}, [1.0], 7])
+def test_scales_are_factors_by_group(odd: Any) -> None:
     data = copy.deepcopy(costs_to_json(COSTS))
-    data["devices"]["gpu"]["calibrated"]["efficiencies"].append(row)
-    with pytest.raises(InvalidSetting, match="efficiencies"):
+    data["devices"]["gpu"]["scale"] = odd
+    with pytest.raises(InvalidSetting, match="scale"):
         costs_from_json(data, "costs")

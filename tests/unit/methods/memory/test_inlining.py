@@ -7,7 +7,7 @@ import pytest
 
 from loadmaster import load
 from loadmaster.baselines.fusion.greedy import greedy_kernels
-from loadmaster.cost import Calibrated, price
+from loadmaster.cost import Learned, price
 from loadmaster.graph import Graph, GraphBuilder
 from loadmaster.methods.memory.inlining import inlined
 from loadmaster.plans import Plan, check
@@ -88,7 +88,7 @@ def test_the_method_is_never_worse_than_what_it_starts_from(cluster: str) -> Non
 
 def test_a_residual_sum_of_many_layers_is_stored() -> None:
     """Else the norms of the last layers would read what all layers added: 31 tensors and more."""
-    problem = price(load("zoo:vit-base/train"), "1xh200", cost=Calibrated.shipped())
+    problem = price(load("zoo:vit-base/train"), "1xh200", cost=Learned())
     plan = fused(problem)
     made = inlined(problem, plan)
     assert made.added is not None and simulate(problem, made).step_ns < simulate(problem, plan).step_ns
