@@ -147,7 +147,7 @@ def test_a_fast_plan_is_made_to_fit_where_a_slow_one_fits_as_it_is() -> None:
 def test_more_simulations_are_never_worse_where_memory_is_short() -> None:
     problem = price(layers(8), one())
     small = limited(problem, int(fused_peak(problem)[0] * 0.5))
-    scores = [solve(small, "auto", Budget(None, count), seed=1).score for count in (5, 30, 90, 200, 400)]
+    scores = [solve(small, "auto", Budget(None, count), seed=1).score for count in (5, 60, 200)]
     assert all(later <= earlier for earlier, later in pairwise(scores)), scores
 
 
@@ -223,10 +223,11 @@ def test_search_finds_the_best_plan_of_small_problems(objective: str) -> None:
         problem = price(graph, pair(memory_bytes=60), objective=objective)
         best = brute_force(problem, objective)
         for spec in ("auto", "anneal:start=one-device", "local-search:start=one-device", "joint"):
-            found = solve(problem, spec, Budget(None, 1_000), seed=1).score
+            found = solve(problem, spec, Budget(None, 400), seed=1).score
             assert tuple(found) <= best if spec == "joint" else tuple(found) == best, (graph.name, spec)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
 def test_search_gets_near_the_best_of_a_ladder(objective: str) -> None:
     """A ladder of twelve layers on two devices; the best is what seven times as many simulations give. A search that
@@ -244,7 +245,7 @@ def test_search_gets_near_the_best_of_a_ladder(objective: str) -> None:
 @pytest.mark.parametrize("objective", ["step-time", "peak-memory"])
 def test_auto_never_gets_worse_with_more_simulations(objective: str) -> None:
     problem = problem_of(objective=objective)
-    budgets = (1, 2, 5, 17, 60, 61, 150, 400, 401, 900)
+    budgets = (1, 2, 17, 60, 61, 400, 401)
     scores = [solve(problem, "auto", Budget(None, count), seed=3).score for count in budgets]
     assert all(later <= earlier for earlier, later in pairwise(scores))
 
@@ -318,6 +319,7 @@ def test_a_budget_of_seconds_ends_the_search(spec: str) -> None:
     assert result.fits and not result.interrupted
 
 
+@pytest.mark.full
 def test_joint_is_at_least_as_good_as_its_parts_in_the_mean() -> None:
     specs = ("joint", "auto", "greedy-fusion:inner=auto", "anneal-fusion:inner=auto")
     values = [[solve(tangled(60, seed), spec, Budget(None, 2000)).value for spec in specs] for seed in range(3)]

@@ -70,11 +70,13 @@ def test_islands_find_on_a_cluster_what_they_find_here(cluster: Any) -> None:
     assert here.value < solve(given, "heft", budget).value
 
 
+@pytest.mark.full  # kills
 def test_jobs_whose_workers_are_killed_are_run_again_and_come_back_once(cluster: Any, tmp_path: Path) -> None:
     assert list(in_order(dies_once, range(6), cluster.address, (tmp_path,))) == [0, 10, 20, 30, 40, 50]
     assert len(list(tmp_path.glob("died-*"))) == 3
 
 
+@pytest.mark.full
 def test_jobs_of_a_machine_that_is_lost_go_to_another(cluster: Any, tmp_path: Path) -> None:
     connect(cluster.address)
     lost = cluster.add_node(num_cpus=2)

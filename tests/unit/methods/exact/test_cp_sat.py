@@ -183,7 +183,7 @@ def test_never_worse_than_its_start(start: Any, objective: Any) -> None:
     plan = start.optimize(Search(problem, Budget(None, 10)))
     line = simulate(problem, plan)
     first = line.step_ns if objective == "step-time" else int(line.peak_bytes.max())
-    one, two = (solve(problem, CpSat(start=start), Budget(None, 300), seed=3) for _ in range(2))
+    one, two = (solve(problem, CpSat(start=start), Budget(None, 100), seed=3) for _ in range(2))
     assert one.value <= first
     assert one.plan.device.tolist() == two.plan.device.tolist()
     assert one.plan.rank.tolist() == two.plan.rank.tolist()

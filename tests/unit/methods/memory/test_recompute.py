@@ -212,10 +212,10 @@ def test_a_result_that_does_not_fit_is_fitted(problem: Problem) -> None:
 
 
 def test_long_chains_are_cut_short() -> None:
-    """Two thousand light ops in a row, each read again at the end: no chain of all of them is run again."""
+    """Eight hundred light ops in a row, each read again at the end: no chain of all of them is run again."""
     g = GraphBuilder("row")
     x, made = g.tensor(100, "input"), []
-    for i in range(2000):
+    for i in range(800):
         out = g.tensor(100)
         g.op(f"op{i}", "aten.neg.default", [x], [out], flops=1)
         made.append(out)
@@ -223,5 +223,5 @@ def test_long_chains_are_cut_short() -> None:
     for i, tensor in enumerate(reversed(made)):
         g.op(f"back{i}", "aten.mm.default", [tensor], [g.tensor(1, "output")], flops=1)
     problem = price(g.build(), one())
-    found = solve(limited(problem, 120_000), Recompute(fuse=False), Budget(None, 6))
-    assert found.timeline.peak_bytes[0] < 150_000 and found.plan.added is not None
+    found = solve(limited(problem, 48_000), Recompute(fuse=False), Budget(None, 6))
+    assert found.timeline.peak_bytes[0] < 60_000 and found.plan.added is not None

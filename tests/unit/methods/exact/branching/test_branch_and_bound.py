@@ -41,7 +41,7 @@ def best_timeline(problem: Problem) -> Score:
     return best
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problem=problems(max_ops=5, max_devices=3).map(of_step).filter(can_branch))
 def test_equals_the_best_of_all_timelines(problem: Problem) -> None:
     """Memory limits, groups, ops that only some devices can run, updates in place and shared wires among them."""
@@ -61,7 +61,7 @@ def few_sends(problem: Problem) -> bool:
     return len(moving) <= 3
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_ops_and_devices_that_are_alike_leave_the_best_in(data: st.DataObject) -> None:
     """Copies of few kinds of ops on equal devices: much of the tree is left out."""
