@@ -3,7 +3,7 @@
     python benchmarks/simulator.py [--ops 1000 10000 100000] [--devices 2 4] [--seconds 0.5] [--cores] [--json]
 
 Each line simulates many placements of one random layered graph with `simulate_many`. "Time alone" is the loop without
-memory (`simulator/quick.py`), called from Python for each, which takes some microseconds a call. Both are CPU time of
+memory (`step_time`), called from Python for each, which takes some microseconds a call. Both are CPU time of
 one thread. With --cores, one thread and all cores simulate them turn by turn, both by the clock on the wall.
 """
 

@@ -1,6 +1,6 @@
 """Grids: tables and sections of a report as data, and as text for a terminal.
 
-What `words`, `policy` and `diff` say in, and what every view shows: the terminal by the functions here, the page and
+What `sections`, `policy` and `diff` say in, and what every view shows: the terminal by the functions here, the page and
 the notebook by their own.
 """
 

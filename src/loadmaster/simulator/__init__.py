@@ -1,7 +1,7 @@
 """What a step costs under a plan: the rules in words (`rules`), the compiled loop that follows them (`loop`).
 
 In go a Problem and a Plan, out comes a Timeline; many at once give Scores. The loop's steps are in `steps`; `state` is
-what it works on and `heaps` its queues; `quick` is the same loop without memory, for searches that ask for the time
+what it works on and `heaps` its queues; `step_time` is the same loop without memory, for searches that ask for the time
 alone; `contraction` has both for plans that fuse, without making a coarser Problem for each; `lives` says afterwards
 where each tensor lay and until when, and `arenas` gives each an offset in one block per device. A slow simulator in
 plain Python (tests/reference.py) follows the same rules, and the two agree to the nanosecond and the byte.
