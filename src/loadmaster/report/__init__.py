@@ -2,5 +2,6 @@
 
 A report reads a Result and decides nothing. `schedule` is the plan as it ran, which all parts read; `answers` has what
 `plan` prints, `explain` puts that and all else together as a `Report`; `sections`, `terminal`, `html`, `notebook`,
-`drawing` and `chrome_trace` show it, `diff` compares two. What describes a plan is exact; what it advises was tried (`actions`).
+`drawing` and `chrome_trace` show it, `diff` compares two. What describes a plan is exact; what it advises was tried
+(`actions`).
 """
