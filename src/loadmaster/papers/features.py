@@ -41,7 +41,6 @@ class Features:
         ops: [ops, OPS_WIDTH] sizes, shares along the program and scopes of each, among others.
         devices: [devices, DEVICES_WIDTH] of each device.
         pairs: [ops * devices, PAIRS_WIDTH] op-major.
-        able: [ops * devices] whether the op can run there.
         graph: [GRAPH_WIDTH] of the whole problem.
         before: [edges] op that comes first.
         after: [edges] op that waits for it.
@@ -50,7 +49,6 @@ class Features:
     ops: Floats  # [ops, OPS_WIDTH]
     devices: Floats  # [devices, DEVICES_WIDTH]
     pairs: Floats  # [ops * devices, PAIRS_WIDTH]
-    able: NDArray[np.bool_]  # [ops * devices]
     graph: Floats  # [GRAPH_WIDTH]
     before: Ints  # [edges]
     after: Ints  # [edges]
@@ -87,7 +85,6 @@ def features_of(problem: Problem) -> Features:
         ops=_op_columns(problem, sizes, shares, mirror),
         devices=_device_columns(problem),
         pairs=_pair_columns(problem, shares),
-        able=problem.able.reshape(-1),
         graph=_graph_columns(problem, sizes),
         before=ints(before),
         after=ints(rows_of(start)),
@@ -116,7 +113,6 @@ def group_features(features: Features, label: Ints) -> Features:
         features,
         ops=_narrow(ops),
         pairs=_narrow(pairs.reshape(count * devices, -1)),
-        able=(member @ ~features.able.reshape(len(label), devices) == 0).reshape(-1),
         before=ints(edges[:, 0]),
         after=ints(edges[:, 1]),
     )
