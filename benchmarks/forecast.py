@@ -146,7 +146,7 @@ def train(some: Sequence[Samples], seed: int = SEED) -> Network:
     weight = torch.tensor(np.sqrt(counted))
     nets = [_trained(x, y, weight, seed + number) for number in range(NETS)]
     low, high = np.quantile(wanted, [0.001, 0.999]).round(3).tolist()
-    return Network({}, names, centre, width, (low, high), nets, dict.fromkeys(GROUPS, 0.0), ("h200",))
+    return Network({}, names, centre, width, (low, high), nets, dict.fromkeys(GROUPS, 0.0), ("h200",), {})
 
 
 def _trained(x: Any, y: Any, weight: Any, seed: int) -> list[tuple[Floats, Floats]]:
@@ -331,6 +331,7 @@ def ship(found: dict[str, dict[str, list[float]]], rows: list[str]) -> None:
         "tested": list(network.tested),
         "limits": list(network.limits),
         "error": error,
+        "generated": generated(),
         "names": list(network.names),
         "centre": network.centre.tolist(),
         "width": network.width.tolist(),
@@ -356,6 +357,34 @@ def pricing(ops: int = 100_000) -> str:
         price(graph, "1xh200", cost=cost)
         seconds.append(time.process_time() - begun)
     return f"pricing {ops:,} ops: {seconds[0]:.2f} s by data sheet, {seconds[1]:.2f} s learned"
+
+
+def generated() -> dict[str, list[float]]:
+    """By what Inductor makes of ops (pointwise loops, reductions): ns of its shortest kernel, and the share of the
+    bandwidth that large ones reach, from compiled steps of the families that may be fitted to."""
+    found: dict[str, list[tuple[float, float]]] = {"pointwise": [], "reducing": []}
+    with lzma.open(HERE / "kernels.csv.xz", "rt", newline="") as file:
+        for row in csv.DictReader(file):
+            meta = json.loads(row["meta"] or "[]")
+            if (
+                "/4-" not in row["case"]
+                or row["mode"] != "compiled"
+                or len(meta) != 1
+                or "kernel_num_gb" not in meta[0]
+            ):
+                continue
+            way = "pointwise" if row["op"].startswith("triton_poi") else "reducing"
+            ideal = meta[0]["kernel_num_gb"] * 1e18 / DEVICE.bytes_per_s
+            found[way].append((ideal, int(row["total_ns"]) / int(row["count"])))
+    return {way: _floor_and_share(np.array(pairs)) for way, pairs in found.items()}
+
+
+def _floor_and_share(pairs: Floats) -> list[float]:
+    """With the least mean error of logarithms."""
+    tried = [(floor, share) for floor in range(500, 3001, 50) for share in np.arange(0.4, 1.001, 0.02)]
+    missed = [np.abs(np.log((floor + pairs[:, 0] / share) / pairs[:, 1])).mean() for floor, share in tried]
+    floor, share = tried[int(np.argmin(missed))]
+    return [float(floor), round(float(share), 2)]
 
 
 def main() -> None:

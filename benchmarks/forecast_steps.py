@@ -122,8 +122,7 @@ def busy_ms() -> dict[tuple[str, str], float]:
 @cache
 def controls() -> dict[str, CostModel | None]:
     known = [*forecast.sweep(), *forecast.steps()]
-    models = {name: Told(times=make(known)) for name, make in forecast.CONTROLS.items() if name != "roofline"}
-    return {**models, "learned": Learned()}
+    return {"table by kind and size": Told(times=forecast.table(known)), "learned": Learned()}
 
 
 def rows() -> Iterator[Row]:
@@ -138,12 +137,13 @@ def rows() -> Iterator[Row]:
         for name, cost in controls().items():
             told, low, high, _ = step(graph, hosted(H200, mode), cost)
             yield Row(case, held, mode, name, told, took, low, high)
-        asked = replace(H200, mode=mode, dispatch_ns={mode: plain_ns(mode, float(found["bare_ns"]))}, basis="measured")
+        run = hosted(H200, mode)
+        asked = replace(run, dispatch_ns={mode: plain_ns(mode, float(found["bare_ns"]))}, basis="measured")
         told, low, high, _ = step(graph, asked, Learned())
         yield Row(case, held, mode, "learned, host timed", told, took, low, high)
         if (case, mode) in busy:
             for name, cost in {**controls(), "roofline": None}.items():
-                told, low, high, _ = step(graph, replace(H200, mode=mode, dispatch_ns={mode: 0}), cost)
+                told, low, high, _ = step(graph, replace(run, dispatch_ns={mode: 0}), cost)
                 yield Row(case, held, f"{mode}, device alone", name, told, busy[case, mode], low, high)
 
 

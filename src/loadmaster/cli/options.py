@@ -150,7 +150,7 @@ Dtype = Annotated[
 ]
 Mode = Annotated[
     Literal["eager", "planned", "compiled", "cuda-graphs"] | None,
-    typer.Option("--mode", rich_help_panel=_KERNELS, help="How the host launches kernels, on a measured cluster."),
+    typer.Option("--mode", rich_help_panel=_KERNELS, help="How the host launches kernels, measured or learned."),
 ]
 Batch = Annotated[
     int | None, typer.Option("--batch", min=1, rich_help_panel=_MODEL, help="Rows of a torch model's example inputs.")

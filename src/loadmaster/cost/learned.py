@@ -23,10 +23,12 @@ from loadmaster.cost.features import GROUPS, Floats, OpFacts, facts_of, group_of
 from loadmaster.cost.roofline import Roofline, unknown
 from loadmaster.graph import MOST_NS, Graph
 from loadmaster.graph.columns import Ints, ints
+from loadmaster.graph.kinds import ALONE, POINTWISE, REDUCTION, fusing_of, work_of
 
 LEAST_NS, LEAST_UPDATE_NS = 1_000.0, 50.0  # what a share is of, at least; weights are updated together, in one launch
 BLOCK = 4096  # ops that are asked about at once
 STEP = 256  # shares are rounded to so many to a factor of e: the same on every machine
+GENERATED_ERROR = 0.25  # the usual one of kernels that a compiler made
 UNTESTED = 2.0  # how much wider the interval is on a device of which nothing was measured
 SHRINK = 3.0  # measured ops of a group that count as much as the network
 
@@ -43,6 +45,8 @@ class Network:
         nets: of each network its layers, (weights, biases).
         error: by group, the usual error of that logarithm, scaled so that a step's interval holds four of five.
         tested: kinds of devices that were measured.
+        generated: of kernels that a compiler makes, by "pointwise" and "reducing": ns of the shortest, and the share of
+            the bandwidth that large ones reach.
     """
 
     card: Mapping[str, Any]
@@ -53,6 +57,7 @@ class Network:
     nets: Sequence[Sequence[tuple[Floats, Floats]]]
     error: Mapping[str, float]
     tested: tuple[str, ...]
+    generated: Mapping[str, tuple[float, float]]
 
     @staticmethod
     def of_json(data: Mapping[str, Any]) -> Network:
@@ -60,7 +65,14 @@ class Network:
         low, high = data["limits"]
         scale = np.array(data["centre"], float), np.array(data["width"], float)
         return Network(
-            data["card"], tuple(data["names"]), *scale, (low, high), nets, data["error"], tuple(data["tested"])
+            data["card"],
+            tuple(data["names"]),
+            *scale,
+            (low, high),
+            nets,
+            data["error"],
+            tuple(data["tested"]),
+            {way: (floor, share) for way, (floor, share) in data["generated"].items()},
         )
 
     def __call__(self, rows: Floats) -> Floats:
@@ -116,14 +128,15 @@ class Learned:
             if twin is not None:
                 known[:, :, column] = known[:, :, twin]
             elif self.scale or not device.kind.startswith("cpu"):
-                known[:, :, column] = self.times_ns(device, facts)
+                known[:, :, column] = self.times_ns(device, facts, compiled=cluster.mode == "compiled")
         return ints(known)
 
     def workspace_bytes(self, graph: Graph, cluster: Cluster) -> Ints:
         return graph.workspace_bytes
 
-    def times_ns(self, device: Device, facts: Sequence[OpFacts]) -> Ints:
-        """[3, ops] what ops take on a device, and the ends of its interval."""
+    def times_ns(self, device: Device, facts: Sequence[OpFacts], *, compiled: bool = False) -> Ints:
+        """[3, ops] what ops take on a device, and the ends of its interval; `compiled`: a compiler makes the kernels of
+        which it calls no library."""
         unique = {fact: number for number, fact in enumerate(dict.fromkeys(facts))}
         which, every = np.array([unique[fact] for fact in facts]), list(unique)
         compute, moving = ideal_ns(device, every)
@@ -134,9 +147,24 @@ class Learned:
         error = np.array([self.network.error[group] * wider for group in groups])
         least = np.where(np.array(groups) == "update", LEAST_UPDATE_NS, LEAST_NS)
         ideal = np.maximum(np.maximum(compute, moving), least)
+        if compiled:
+            made = np.array(
+                [self._generated_ns(fact.kind, ns) for fact, ns in zip(every, moving.tolist(), strict=True)]
+            )
+            answer, error = np.where(made > 0, 0.0, answer), np.where(made > 0, GENERATED_ERROR * wider, error)
+            ideal = np.where(made > 0, made, ideal)
         # Rates that make an op absurdly long are refused by name later.
         times = [np.minimum(ideal * np.exp(answer + shift), 2.0 * MOST_NS) for shift in (0 * error, -error, error)]
         return ints(np.ceil(np.stack(times)[:, which]))
+
+    def _generated_ns(self, kind: str, moving_ns: float) -> float:
+        """What the op alone takes as a kernel that a compiler made; 0 of what it calls from a library, and of what
+        reads or writes here and there, which no compiler makes a stream of."""
+        way, sums = fusing_of(kind), work_of(kind) == REDUCTION
+        if way != POINTWISE and not sums:
+            return 0.0
+        floor, share = self.network.generated["reducing" if sums else "pointwise"]
+        return (2 if way == ALONE else 1) * floor + moving_ns / share  # norms over rows and columns are two
 
 
 def _alike(one: Device, other: Device) -> bool:

@@ -185,7 +185,7 @@ def basis_of(problem: Problem) -> str:
     given = int((problem.graph.time_ns != UNGIVEN).any(axis=1).sum())
     roofline = (
         f"a roofline model of '{cluster.name}' (peak rates of arithmetic, memory and links), not from a measurement: "
-        "expect real steps to be longer"
+        "expect real steps to be longer, and see --costs learned for a forecast"
     )
     if not given:
         return f"Times come from {roofline}."

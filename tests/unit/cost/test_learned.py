@@ -84,6 +84,20 @@ def test_signatures_tell_layouts_apart() -> None:
     assert across > plain
 
 
+def test_a_compiler_makes_streams_of_what_it_calls_no_library_for() -> None:
+    """A relu moves its bytes at most at the bandwidth and not below half of it; products take what they take anyway."""
+    graph = products(4096)
+    eager, compiled = (price(graph, hosted(H200, mode), cost=Learned()).op_ns[:, 0] for mode in ("eager", "compiled"))
+    assert eager[0] == compiled[0]
+    ideal = 2 * 2 * 4096**2 / H200.devices[0].bytes_per_s * 1e9
+    assert ideal < compiled[1] < 2 * ideal
+    looked_up = replace(graph, kind=("aten.mm.default", "aten.embedding_dense_backward.default"))
+    eager, compiled = (
+        price(looked_up, hosted(H200, mode), cost=Learned()).op_ns[:, 0] for mode in ("eager", "compiled")
+    )
+    assert eager[1] == compiled[1]
+
+
 def test_the_network_is_a_function_of_its_rows() -> None:
     network = shipped()
     rows = np.random.default_rng(0).normal(size=(50, len(network.centre)))
