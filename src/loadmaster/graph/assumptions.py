@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmaster.errors import ImportFailed
-from loadmaster.graph.graph import Graph
+from loadmaster.graph.graph import WEIGHT, Graph
 
-MOST_ASSUMED = 0.1  # of a graph's arithmetic or traffic; above it a plan rests on a guess
+MOST_ASSUMED = 0.1  # of a graph's arithmetic, traffic or weights; above it a plan rests on a guess
 _MOST_NAMED = 3
 
 
@@ -18,13 +18,15 @@ class Assumptions:
     """Of a graph of which not all is known.
 
     Attributes:
-        share: of the arithmetic or of the bytes moved, whichever is larger.
+        share: of the arithmetic, of the bytes moved, or of the bytes of weights, which such ops read: the largest.
+        of: which it is, "work" or "weights".
         ops: how many.
         kinds: of these ops, the most frequent first.
         of_sizes: ops whose sizes are assumed too; no bound holds over these.
     """
 
     share: float
+    of: str
     ops: int
     kinds: tuple[str, ...]
     of_sizes: int
@@ -33,7 +35,7 @@ class Assumptions:
         named = ", ".join(self.kinds[:_MOST_NAMED]) + (", …" if len(self.kinds) > _MOST_NAMED else "")
         ops = f"{self.ops} op{'s' if self.ops > 1 else ''} ({named})"
         sizes = f", {self.of_sizes} of unknown size" if self.of_sizes else ""
-        return f"up to {100 * self.share:.{0 if self.share > 0.1 else 1}f} % of the work is assumed: {ops}{sizes}"
+        return f"up to {100 * self.share:.{0 if self.share > 0.1 else 1}f} % of the {self.of} is assumed: {ops}{sizes}"
 
 
 def assumptions_of(graph: Graph) -> Assumptions | None:
@@ -42,9 +44,13 @@ def assumptions_of(graph: Graph) -> Assumptions | None:
         return None
     ops = [op for op, name in enumerate(graph.op_name) if name in graph.assumed]
     shares = [float(column[ops].sum() / max(1, column.sum())) for column in (graph.flops, graph.bytes_moved)]
+    weights = np.where((graph.role == WEIGHT) & (graph.alias_of < 0), graph.nbytes, 0)
+    read = np.unique(graph.owner[np.concatenate([graph.reads_of(op) for op in ops])])
+    of_weights = float(weights[read].sum() / max(1, weights.sum()))
+    share, of = max((max(shares), "work"), (of_weights, "weights"))
     kinds, counts = np.unique([graph.kind[op] for op in ops], return_counts=True)
     frequent = tuple(str(kinds[place]) for place in np.argsort(-counts, kind="stable"))
-    return Assumptions(max(shares), len(ops), frequent, sum(word == "sizes" for word in graph.assumed.values()))
+    return Assumptions(share, of, len(ops), frequent, sum(word == "sizes" for word in graph.assumed.values()))
 
 
 def refuse_guesses(graph: Graph, where: str) -> Graph:

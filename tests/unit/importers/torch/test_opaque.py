@@ -66,6 +66,21 @@ def test_a_small_share_is_accepted_and_said() -> None:
     assert "loadmaster_test.product" in str(found)
 
 
+def test_a_model_is_refused_whose_weights_only_an_unknown_op_reads() -> None:
+    """Though 30 products that torch knows leave it a small share of the work."""
+
+    class Weighted(Products):
+        def __init__(self) -> None:
+            super().__init__(before=30)
+            self.weight = nn.Parameter(torch.zeros(SIDE, SIDE))
+
+        def forward(self, a: Tensor) -> Tensor:
+            return product(super().forward(a), self.weight)  # type: ignore[no-any-return]
+
+    with pytest.raises(ImportFailed, match="up to 100 % of the weights is assumed"):
+        lm.load(Weighted(), inputs=(torch.zeros(SIDE, SIDE),), training=False)
+
+
 @pytest.mark.parametrize("op", [product, "loadmaster_test::product", torch.ops.loadmaster_test.product])
 def test_its_author_makes_it_known(op: object, nothing_told: None) -> None:
     lm.cost_of(op, lambda a, b: 2 * a.numel() * b.shape[-1])
