@@ -153,6 +153,14 @@ TRIED = [
     "sam",
 ]  # fmt: skip
 
+# And every other type that has a head for language, whatever becomes of it.
+TRIED += dict.fromkeys(
+    kind
+    for heads in (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+    for kind in heads
+    if kind not in TRIED
+)
+
 HEADS = (
     "CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "SPEECH_SEQ_2_SEQ", "CTC", "IMAGE_CLASSIFICATION",
     "OBJECT_DETECTION", "SEMANTIC_SEGMENTATION", "VIDEO_CLASSIFICATION", "AUDIO_CLASSIFICATION",

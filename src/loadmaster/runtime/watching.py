@@ -15,8 +15,8 @@ import random
 import sys
 import sysconfig
 import warnings
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType, SimpleNamespace
@@ -49,6 +49,7 @@ _SEEDING = ("manual_seed", "seed", "set_rng_state", "fork_rng", "set_state")
 _LOOKS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default, torch.ops.aten.equal.default)
 _ASSERTIONS = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
 _WARNING_ONLY = ("warn_if_padding_and_no_attention_mask",)  # functions of transformers that look, and only warn
+SETTLES = "only the first call does: call the module once in this mode, then plan and apply"
 _ENVIRONMENT = {"environ", "getenv"}
 _OF_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
 _WHOLE = ("__dict__", "vars", "getattr")  # code that has these may read any attribute
@@ -106,7 +107,8 @@ def watch(module: nn.Module, inputs: Any, training: bool, gpu: bool = False) -> 
         drawn = [
             one for one, old, new in zip(("random", "numpy.random"), numbers, _numbers(), strict=True) if old != new
         ]
-        _refuse_changes(before, after, name)
+        if after != before:
+            _refuse_changes(before, after, name, again=lambda: _after_another(twin, fakes, mode, training, gpu))
         watcher.refuse_changed_variables()
     _refuse_notes(seen, drawn, name)
     if around.stale:
@@ -202,11 +204,18 @@ def _numbers() -> tuple[Any, Any]:
     return random.getstate(), str(np.random.get_state())
 
 
-def _refuse_changes(before: State, after: State, name: str) -> None:
-    changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
-    if not changed:
-        return
-    path = changed[0]
+def _after_another(twin: nn.Module, fakes: Any, mode: Any, training: bool, gpu: bool) -> State:
+    """What the next call leaves; {} where it fails."""
+    held = tensors_within(twin)  # whose ids no other tensor must get
+    with suppress(Exception):
+        with switched(twin, training):
+            _run(twin, fakes, mode, training, gpu, _Watcher())
+        return state_of(twin) if held else {}
+    return {}
+
+
+def _refuse_changes(before: State, after: State, name: str, again: Callable[[], State]) -> None:
+    path = next(path for path in {**before, **after} if before.get(path) != after.get(path))
     if path.startswith("buffer "):
         what = f"forward puts another tensor in the place of {path}, and a step would keep the first"
         own = path.split("'")[1].rpartition(".")[2]
@@ -214,7 +223,7 @@ def _refuse_changes(before: State, after: State, name: str) -> None:
     else:
         what = f"forward changes {path} of {name}, and a step would not: it is Python's, not a tensor's"
         fix = "keep it in a buffer that forward writes in place, or change it outside of the step and plan again"
-    raise CannotRun(what, path, fix)
+    raise CannotRun(what, path, SETTLES if again() == after else fix)
 
 
 def _refuse_notes(seen: Watched, drawn: list[str], name: str) -> None:

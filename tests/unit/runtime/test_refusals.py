@@ -167,3 +167,65 @@ def test_one_device_holds_what_was_modelled() -> None:
         result = planned(module, inputs, "one-device")
         step = apply(module, inputs, result)
         assert measured_peaks(step, inputs) == result.timeline.peak_bytes.tolist()
+
+
+class Settling(nn.Module):
+    """Its first call makes a table, or counts on with each."""
+
+    def __init__(self, counts: bool) -> None:
+        super().__init__()
+        self.layer, self.table, self.counts = nn.Linear(4, 4), {}, counts
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.counts or len(x) not in self.table:
+            self.table[len(x)] = self.table.get(len(x), 0) + 1
+        result: Tensor = self.layer(x) * self.table[len(x)]
+        return result
+
+
+def test_state_that_the_first_call_sets_is_refused_until_that_call() -> None:
+    module, inputs = Settling(counts=False), (torch.ones(3, 4),)
+    plan = planned(module, inputs, "random")
+    with pytest.raises(lm.CannotRun, match="only the first call does: call the module once"):
+        apply(module, inputs, plan)
+    assert not module.table
+    module(*inputs)
+    assert apply(module, inputs, planned(module, inputs, "random")).verified.startswith("equal to the module")
+
+
+def test_a_counter_is_not_said_to_settle() -> None:
+    module, inputs = Settling(counts=True), (torch.ones(3, 4),)
+    with pytest.raises(lm.CannotRun, match="keep it in a buffer"):
+        apply(module, inputs, planned(module, inputs, "random"))
+
+
+class Masked(nn.Module):
+    """Takes the rows of its hidden layer that a mask has."""
+
+    def __init__(self, mask: Any) -> None:
+        super().__init__()
+        self.layer, self.mask = nn.Linear(4, 4), mask
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.layer(x)
+        chosen: Tensor = hidden[self.mask(x, hidden)]
+        return chosen.square().mean()
+
+
+def test_the_mask_alone_decides_how_many_rows_are_taken() -> None:
+    """Not the weights behind the rows, which every step changes."""
+    batch = torch.tensor([[1.0] * 4, [-1.0] * 4, [1.0] * 4])
+    for mask in (lambda x, hidden: torch.arange(len(x)) % 2 == 0, lambda x, hidden: x[:, 0] > 0):
+        module = Masked(mask)
+        step = apply(module, (batch,), planned(module, (batch,), "random", training=True))
+        assert step.verified.startswith("equal to the module")
+        step(batch)
+        step(2 * batch.flip(0))
+    with pytest.raises(lm.CannotRun, match="would run other ops"):
+        step(-batch)
+
+
+def test_a_mask_of_what_was_computed_is_refused() -> None:
+    module, batch = Masked(lambda x, hidden: hidden[:, 0] > 0), torch.randn(8, 4)
+    with pytest.raises(lm.CannotRun, match="depends on values of its tensors"):
+        apply(module, (batch,), planned(module, (batch,), "random", training=True))

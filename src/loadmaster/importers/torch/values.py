@@ -43,7 +43,9 @@ MOST_ELEMENTS, MOST_BYTES = 2**22, 2**31
 SEED = 0  # of the numbers that are drawn where a value is asked for
 # Arguments whose values alone give an op's results their sizes; of others, all do.
 _SIZED_BY = {torch.ops.aten._ctc_loss.Tensor: (2, 3)}
+_MASKED = (torch.ops.aten.index.Tensor, torch.ops.aten.masked_select.default)  # sized by how much of a mask is true
 _grouped_mm = torch.ops.aten._grouped_mm.default
+_nonzero = torch.ops.aten.nonzero.default
 
 
 _Call = tuple[OpOverload, Sequence[Any], Mapping[str, Any], Sequence[Tensor | None]]
@@ -177,6 +179,8 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             if func in _SIZED_BY:
                 for place in _SIZED_BY[func]:
                     self.read(args[place])
+            elif func in _MASKED:
+                self._ask_sizes(_tensors(args[1]))
             else:
                 self._ask(needed, (func, args, kwargs), real)
             return pytree.tree_map_only(Tensor, self._like, real)
@@ -221,6 +225,11 @@ class ValueMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             )
             self.asked.append(line_of_call())
             self.questions.append(Question(self.asked[-1], given, draws, calls, last, answer))
+
+    def _ask_sizes(self, masks: Sequence[Tensor]) -> None:
+        for mask in (mask for mask in masks if mask.dtype in (torch.bool, torch.uint8)):
+            places, needed = self._run(_nonzero, (mask,), {})
+            self._ask(needed, (_nonzero, (mask,), {}), places)
 
     def comes_of_given(self, fake: Tensor) -> bool:
         """Whether it was computed from weights, inputs or draws."""
