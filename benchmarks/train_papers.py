@@ -24,7 +24,6 @@ LANES = {
     "go": ("go", ("valid_graphs=48", "steps=100000")),
     "gas": ("gas", ()),
     "placeto-2": ("placeto", (LANGUAGE, "cluster=placeto-2", "steps=20000")),
-    "placeto-4": ("placeto", (LANGUAGE, "cluster=placeto-4", "steps=20000")),
 }
 EXTRA = ("regal", "go", "regal", "regal-graph", "gas", "regal")  # who gets a core more, in turn
 
