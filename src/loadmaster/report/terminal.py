@@ -202,7 +202,7 @@ def verdict(rows: Sequence[tuple[str, Result]]) -> str:
     work = f"{best.simulations:,} simulation{'s' if best.simulations > 1 else ''} in {best.seconds:.1f} s"
     work += " (interrupted)" if best.interrupted else ""
     alike = not_told_apart(best, rows) if objective.of_step else []
-    doubt = f"\nby these measurements {name} cannot be told apart from {', '.join(alike)}" if alike else ""
+    doubt = f"\nby these times {name} cannot be told apart from {', '.join(alike)}" if alike else ""
     return f"best: {name}, {value_text(objective)(best.value)} {objective.each}{tail}; {work}{doubt}"
 
 
