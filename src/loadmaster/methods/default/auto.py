@@ -1,4 +1,4 @@
-"""Auto: starts by rules, a few walks of which the better half goes on, then one walk to the end of the budget."""
+"""Auto: starts by rules, a few walks of which the better half goes on, then two walks to the end of the budget."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from loadmaster.problem import Problem
 from loadmaster.problem.bounds import Sharing, lower_bound
 from loadmaster.search import Method, Search
 
-WALKS = 4  # that begin
+WALKS, LAST = 4, 2  # that begin, and that go on to the end
 BOUNDED = 2_000  # ops up to which a bound is worked out first, and a proof is tried: a search that meets it ends
 
 
 @dataclass(frozen=True)
 class Auto:
     """The default. Plans by rules come first; annealing goes on from the best few that are unlike, and in the end from
-    one. Kernels are those of the greedy rule, made anew as placements change; where a plan does not fit, tensors are
+    two. Kernels are those of the greedy rule, made anew as placements change; where a plan does not fit, tensors are
     made again or wait on a host.
 
     What it does with N simulations is the beginning of what it does with more, so more is never worse.
@@ -77,7 +77,7 @@ def placement() -> Auto:
 
 
 def better_half(walks: list[AnnealingWalk]) -> list[AnnealingWalk]:
-    return sorted(walks, key=lambda walk: walk.score)[: -(-len(walks) // 2)]
+    return sorted(walks, key=lambda walk: walk.score)[: max(LAST, -(-len(walks) // 2))]
 
 
 def bound_at_once(search: Search, told: bool | Sharing) -> None:
