@@ -130,6 +130,8 @@ def _load(module: Any, inputs: Any, mode: str) -> Any:
 def _applied(row: dict[str, Any], mode: str, plan: Any, module: Any, inputs: Any) -> None:
     """The step of a plan on two devices against the module's own."""
     with _noting(row["not_verified"], mode):
+        if "called" in row:
+            plan = lm.plan(module, inputs=inputs, training=mode == "train", **RANDOM)
         with _unharmed(row, f"{mode}: apply", module, inputs, versions=False), suppress(_Settles):
             _apply(row, mode, plan, module, inputs)
         if mode in row["verified"]:

@@ -50,7 +50,7 @@ for _name, _asks, _masks, _expected in (
     ("rows that a mask chooses, more of them later", _rows, (_LEFT, _LEFT, _ONES), "refused"),
     ("an input's number in Python, the same again", lambda s, h, m: h * int(m.sum()), (_LEFT, _RIGHT, _LEFT), "equal"),
     ("an input's number in Python, another later", lambda s, h, m: h * int(m[0]), (_LEFT, _LEFT, _RIGHT), "refused"),
-    ("a mask compared with a buffer in Python", lambda s, h, m: h * bool(m[0] >= s.least), (_ONES,) * 3, "refused"),
+    ("a mask compared with a buffer in Python", lambda s, h, m: h * bool(m[0] >= s.least), (_ONES,) * 3, "equal"),
     ("a mask and a drawn number in Python", lambda s, h, m: h * float(torch.rand(()) * m[0]), (_ONES,) * 3, "refused"),
     ("a mask that forward writes before it looks",
         lambda s, h, m: h * float(m.clone().mul_(2).sum()), (_LEFT, _RIGHT, _LEFT), "equal"),

@@ -561,7 +561,7 @@ def _gumbel() -> Script:
 
 
 case("models", "gumbel softmax")(_gumbel)
-case("models", "torch.distributions, which looks at its arguments", "refused")(
+case("models", "torch.distributions, which looks at its arguments")(
     lambda: Script(Layered(nn.Identity(), lambda h: torch.distributions.Normal(h, 1.0).rsample()), batches())
 )
 case("models", "torch.bernoulli and randperm")(

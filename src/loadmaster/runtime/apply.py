@@ -41,7 +41,7 @@ from loadmaster.runtime.naming import Backend, homes_of, lodged_of
 from loadmaster.runtime.processes import Post, Throttle, joined_group, places_of_ranks, same_everywhere, share_state
 from loadmaster.runtime.program import write_program
 from loadmaster.runtime.python_state import tensors_within
-from loadmaster.runtime.questions import Answers
+from loadmaster.runtime.questions import Answers, refuse_truths
 from loadmaster.runtime.schedule import Event, host_last, schedule
 from loadmaster.runtime.updates import Updates, check_kind, default_optimizer
 from loadmaster.runtime.watching import watch
@@ -158,6 +158,9 @@ def bound(
     watched = watch(module, inputs, captured.training, bool(captured.graph.captured.get("gpu")))
     if watched.answers is not None:
         _refuse_answers_of_parts(plan, watched.answers)
+    if watched.truths != len(captured.trace.truths):
+        what = "what the model runs depends on values of its tensors that this plan's step does not compute"
+        raise CannotRun(what, type(module).__name__, "use torch.where or masks in place of if")
     step = build(module, captured, planning, optimizer=optimizer, **settings)
     step.answers, step.words = watched.answers, frozenset(watched.words)
     step.guard = Guard(module, step.optimizer, captured.training, watched)
@@ -211,6 +214,7 @@ def _on_shares(captured: CapturedStep, shares: Sharded, plan: Planned, file: Pla
 
     if file.cluster is None:
         raise InvalidPlan("the cluster that it was made for is not in its file", "plan", "plan again")
+    refuse_truths(captured.trace)
     found = spread(captured, shares, file.cluster)
     return found.captured, Planning(found.plan, found.problem, None, plan.timeline if is_result(plan) else None)
 
@@ -329,6 +333,7 @@ def build(
         check_kind(optimizer, captured.optimizer)
     post = None if rank is None else Post(rank, places, throttle)
     if post is not None:
+        refuse_truths(captured.trace)
         share_state(tensors_by_name(module), {})
     binding = Binding(captured, module)
     updates = _updates(captured, binding, problem, plan, places, optimizer, rank)

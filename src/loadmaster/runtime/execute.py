@@ -195,14 +195,25 @@ class AppliedStep:
         self._follow()
         self._bind(args, kwargs)
         self.binding.copies.follow()
-        first = self.steps == 0
-        with self._guarded(first), torch.no_grad():
+        restoring = self.steps == 0 or bool(self.captured.trace.truths)
+        with self._guarded(restoring), torch.no_grad():
             made = self._run() if self.post is None else self._run_together(self.post)
+            self._refuse_other_truths(made)
         self.steps += 1
         self.binding.copies.note()
         self.updates.stepped()
         self._let_go()
         return self._result(made)
+
+    def _refuse_other_truths(self, made: Sequence[Tensor]) -> None:
+        """Where the module would have run other ops than its capture did."""
+        truths = self.captured.trace.truths
+        first = len(self.captured.outputs) - len(truths)
+        for value, (before, line) in zip(made[first:], truths, strict=False):
+            if bool(value) != before:
+                what = f"the model asks whether something holds: it was {before} at capture and is {not before} now"
+                fix = "the module is as it was before the step; run this batch without the plan"
+                raise CannotRun(what, line, fix)
 
     def _follow(self) -> None:
         """Takes over what was loaded into the optimizer, and memory that was put in a tensor's place by `.data`."""
@@ -260,7 +271,7 @@ class AppliedStep:
             assert self.captured.trace.result is not None
             return self.captured.trace.result.filled(made)
         if self.captured.optimizer == "none":
-            for name, gradient in zip(self.captured.gradients, made[1:], strict=True):
+            for name, gradient in zip(self.captured.gradients, made[len(self.captured.outputs) :], strict=True):
                 self._accumulate(self.binding.weights()[name], gradient)
         return made[0]
 

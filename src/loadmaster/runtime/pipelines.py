@@ -24,6 +24,7 @@ from loadmaster.plans import check
 from loadmaster.runtime.apply import Planning, is_result
 from loadmaster.runtime.differences import Values
 from loadmaster.runtime.microbatches import MICROBATCH, draws, microbatch_of, unrolled
+from loadmaster.runtime.questions import refuse_truths
 from loadmaster.runtime.verify import Verification, after_update, of_capture, twin, verify_step
 from loadmaster.simulator import simulate
 
@@ -52,6 +53,7 @@ def match_pipeline(
     target = Target(gpu=bool(file.captured.get("gpu")))
     training, kind = file.captured.get("mode") == "train", str(file.captured.get("optimizer", "adam"))
     captured = capture_step(module, microbatch, training=training, optimizer=kind, target=target)
+    refuse_truths(captured.trace)
     batch = [number for number, given in enumerate(captured.trace.given) if given.name in names]
     found = unrolled(captured, made, problem, file.plan, line, batch)
     return found.captured, Planning(found.plan, found.problem, None, line)

@@ -12,7 +12,15 @@ import torch
 from torch import Tensor
 
 from loadmaster.errors import CannotRun
+from loadmaster.importers.torch.step import Trace
 from loadmaster.importers.torch.values import Question, ValueMode
+
+
+def refuse_truths(trace: Trace) -> None:
+    """A share of a batch may have other truths than the whole, and processes would have to agree on them."""
+    if trace.truths:
+        what = "the model asks whether something holds of its tensors, which only a whole step in one process can tell"
+        raise CannotRun(what, trace.truths[0][1], "use torch.where or masks in place of if")
 
 
 class Answers:

@@ -70,6 +70,7 @@ class Watched:
         generators: ops drew from a generator of their own.
         asserts: torch._assert_async was called.
         asked: lines that look at values other than those of inputs.
+        truths: how many truth values it looked at that come of more than inputs; the step computes them, too.
         answers: what was asked of the inputs.
     """
 
@@ -84,6 +85,7 @@ class Watched:
     generators: bool = False
     asserts: bool = False
     asked: list[str] = field(default_factory=list)
+    truths: int = 0
     answers: Answers | None = None
     loss: type = Tensor
 
@@ -130,8 +132,10 @@ def _names_of(twin: nn.Module, fakes: Any) -> dict[int, str]:
 def _sort_questions(seen: Watched, mode: ValueMode, idle: set[str], names: dict[int, str]) -> None:
     """Those of inputs can be asked again of every batch; the others are a reason to refuse."""
     asked = [one for one in mode.questions if one.line and one.line not in idle]
-    again = [one for one in asked if not one.draws and all(id(fake) in names for fake in one.given)]
-    seen.asked = sorted({one.line for one in asked if one not in again})
+    again = [one for one in asked if one.is_of(names)]
+    computed = [one for one in asked if one.truth(names) is not None]
+    seen.truths = len([one for one in mode.questions if one.line and one.truth(names) is not None])
+    seen.asked = sorted({one.line for one in asked if one not in again and one not in computed})
     seen.answers = Answers(mode, again, names) if again else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -229,3 +230,41 @@ def test_a_mask_of_what_was_computed_is_refused() -> None:
     module, batch = Masked(lambda x, hidden: hidden[:, 0] > 0), torch.randn(8, 4)
     with pytest.raises(lm.CannotRun, match="depends on values of its tensors"):
         apply(module, (batch,), planned(module, (batch,), "random", training=True))
+
+
+class Clamped(nn.Module):
+    """Clamps what is too large, as models do that fear for half precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.layer(x)
+        if (hidden.abs() > 100).any():
+            hidden = hidden.clamp(-100, 100)
+        result: Tensor = hidden.square().mean()
+        return result
+
+
+def test_a_step_whose_activations_take_another_branch_is_undone_and_refused() -> None:
+    torch.manual_seed(1)
+    module, batch = Clamped(), torch.randn(8, 4)
+    twin = copy.deepcopy(module)
+    optimizer, other = (torch.optim.Adam(one.parameters(), 0.1) for one in (module, twin))
+    step = apply(module, (batch,), planned(module, (batch,), "random"), optimizer=optimizer)
+    assert step.verified.startswith("equal to the module")
+    for factor in (1, 2, 1e6, 3):
+        if factor == 1e6:
+            before = kept(module)
+            with pytest.raises(lm.CannotRun, match="it was False at capture and is True now"):
+                step(factor * batch)
+            assert unchanged(module, before)
+            continue
+        loss = step(factor * batch)
+        other.zero_grad()
+        expected = twin(factor * batch)
+        expected.backward()
+        other.step()
+        assert torch.equal(loss, expected)
+    assert all(map(torch.equal, module.state_dict().values(), twin.state_dict().values()))

@@ -129,6 +129,7 @@ class Trace:
         gradients: by the name of the weight, where there is one.
         inputs: the form in which a batch comes.
         result: of an inference; a training step returns its loss.
+        truths: of the last outputs, each one truth value that the module looked at: what it was, and the line.
     """
 
     module: fx.GraphModule
@@ -137,6 +138,7 @@ class Trace:
     gradients: Mapping[str, fx.Node]
     inputs: Form
     result: Form | None
+    truths: tuple[tuple[bool, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def _trace(
     fakes = [given.fake for given in step.given]
     # The Python dispatcher has the decompositions by which torch.compile traces: dropout is one op as on a GPU,
     # recurrent layers are unrolled unless oneDNN takes them, and batch norm says that it writes to its statistics.
-    step.keep, step.casts_once = target.keep, torch.is_autocast_cache_enabled()
+    step.keep, step.mode, step.casts_once = target.keep, mode, torch.is_autocast_cache_enabled()
     watching = origins.watching(step.twin)
     with mode, enable_python_dispatcher(), _without_onednn(), watching, as_run(mode, target):
         halves = {_convolution_backward: _halves}
@@ -262,6 +264,8 @@ class _Step:
     learned: list[str] = field(default_factory=list)  # weights with a gradient
     num_outputs: int = 0
     keep: bool = False
+    mode: ValueMode = field(default_factory=fake_mode)
+    truths: list[tuple[bool, str]] = field(default_factory=list)
     casts_once: bool = True  # autocast casts a weight once, whoever reads it
     result: Form | None = None
 
@@ -295,8 +299,8 @@ class _Step:
                 with torch.no_grad():
                     result = self._forward(tensors)
                 outputs = tensors_of(result)
-                self.num_outputs, self.result = len(outputs), Form.of_result(result, outputs)
-                return outputs
+                self.result = Form.of_result(result, outputs)
+                return self._with_truths(outputs)
             with torch.enable_grad():
                 return self._forward_backward(tensors)
 
@@ -320,8 +324,17 @@ class _Step:
                 raise ImportFailed(what, type(self.twin).__name__, fix)
         gradients = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
         found = {name: gradient for name, gradient in zip(wanted, gradients, strict=True) if gradient is not None}
-        self.learned, self.num_outputs = list(found), 1 + len(kept)
-        return [loss, *kept, *found.values()]
+        self.learned = list(found)
+        return [*self._with_truths([loss, *kept]), *found.values()]
+
+    def _with_truths(self, outputs: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs, and the truth values that decided what ran."""
+        inputs = {id(given.fake) for given in self.given if given.role == "input"}
+        asked = [(one, one.truth(inputs)) for one in self.mode.questions if one.line]
+        found = [(one, tensor) for one, tensor in asked if tensor is not None]
+        self.truths = [(bool(one.answer), one.line) for one, _ in found]
+        self.num_outputs = len(outputs) + len(found)
+        return [*outputs, *(tensor for _, tensor in found)]
 
     def finish(self, traced: fx.GraphModule) -> Trace:
         (results,) = traced.graph.output_node().args
@@ -329,7 +342,7 @@ class _Step:
         outputs = [node for node in results[: self.num_outputs] if isinstance(node, fx.Node)]
         gradients = dict(zip(self.learned, results[self.num_outputs :], strict=True))
         found = {name: gradient for name, gradient in gradients.items() if isinstance(gradient, fx.Node)}
-        return Trace(traced, self.given, outputs, found, self.inputs, self.result)
+        return Trace(traced, self.given, outputs, found, self.inputs, self.result, tuple(self.truths))
 
 
 def _mode_of(module: nn.Module, inputs: Inputs) -> ValueMode:

@@ -16,7 +16,7 @@ import random
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -70,6 +70,18 @@ class Question:
     calls: tuple[Any, ...]
     last: tuple[Any, Any, Any]
     answer: Any
+
+    def is_of(self, inputs: Collection[int]) -> bool:
+        """Whether these fakes, by id, alone decide the answer."""
+        return not self.draws and all(id(fake) in inputs for fake in self.given)
+
+    def truth(self, inputs: Collection[int]) -> Tensor | None:
+        """The truth value it asked for, where it comes of weights or of what was computed from them: the step can
+        compute that one again."""
+        func, args, _ = self.last
+        if func is not torch.ops.aten._local_scalar_dense.default or args[0].dtype != torch.bool:
+            return None
+        return None if all(id(fake) in inputs for fake in self.given) else args[0]
 
     def same_for(self, values: Mapping[int, Tensor], known: Callable[[Tensor], Tensor | None]) -> bool:
         """Whether it has this answer where the fakes, by id, have those values."""
