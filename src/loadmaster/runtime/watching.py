@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -155,6 +156,7 @@ def _quietly(name: str) -> Iterator[None]:
 
 def _run(twin: nn.Module, fakes: Any, mode: Any, training: bool, gpu: bool, watcher: _Watcher) -> None:
     args, kwargs = split(fakes)
+    held = {id(tensor) for tensor in (*tensors_within(twin), *pytree.tree_leaves(fakes)) if isinstance(tensor, Tensor)}
     grad = torch.enable_grad() if training else torch.no_grad()
     run = as_run(mode, Target(gpu=gpu))
     with mode, enable_python_dispatcher(), run, grad, watcher.draws, watcher.watching():
@@ -164,13 +166,14 @@ def _run(twin: nn.Module, fakes: Any, mode: Any, training: bool, gpu: bool, watc
             loss = loss_of(result, type(twin).__name__)
             watcher.seen.loss = type(result if isinstance(result, Tensor) else loss)
             if loss.requires_grad:
-                watcher.seen.outside = _learns_outside(loss, twin)
+                watcher.seen.outside = _learns_outside(loss, twin, held)
                 leaves = [weight for weight in twin.parameters() if weight.requires_grad]
                 loss.backward(inputs=leaves)  # type: ignore[no-untyped-call]
 
 
-def _learns_outside(loss: Tensor, twin: nn.Module) -> list[int]:
-    """Sizes of a tensor that gets a gradient and is no Parameter of the module."""
+def _learns_outside(loss: Tensor, twin: nn.Module, held: Collection[int]) -> list[int]:
+    """Sizes of a tensor that gets a gradient, is no Parameter of the module, and was there before the call: somebody
+    could look at its gradient. `held`: of the module and the inputs, by id; what is real is of neither."""
     own, seen, todo = set(map(id, twin.parameters())), set(), [loss.grad_fn]
     while todo:
         node = todo.pop()
@@ -178,7 +181,8 @@ def _learns_outside(loss: Tensor, twin: nn.Module) -> list[int]:
             continue
         seen.add(node)
         weight = getattr(node, "variable", None)
-        if isinstance(weight, Tensor) and id(weight) not in own:
+        found = isinstance(weight, Tensor) and id(weight) not in own
+        if found and (id(weight) in held or not isinstance(weight, FakeTensor)):
             return [0, *weight.shape]
         todo += [before for before, _ in node.next_functions]
     return []
