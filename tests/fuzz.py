@@ -35,6 +35,7 @@ from loadmaster import catalog
 from loadmaster.bench.records import RunRecord, read_records
 from loadmaster.cluster.cluster import parse_size
 from loadmaster.cost import Measured, OpTime, fit
+from loadmaster.cost.measured import samples_of
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import cluster_to_json, graph_to_json, load_cluster, load_graph, load_plan, plan_to_json
 from loadmaster.files.costs import costs_to_json, load_costs
@@ -292,7 +293,7 @@ TRACE = {
 
 def _costs(problem: lm.Problem) -> Measured:
     times = {name: OpTime("mm", "float32", 10, 20, 5, 4, 6, 7, 0, 0, True, 9) for name in problem.graph.op_name}
-    return Measured({"gpu": times}, {"gpu": fit(times, problem.cluster.devices[0])})
+    return Measured({"gpu": times}, {"gpu": fit(samples_of(times), problem.cluster.devices[0])})
 
 
 def _shipped(name: str) -> Path:
