@@ -285,6 +285,7 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
     done = [row for row in told if "digests" in row]
     captured = [row for row in done if any(row["digests"].values())]
     often = [row for row in captured if row["loads"] == LOADS]
+    both = [row for row in captured if all(mode in row["verified"] for mode in MODES)]
     counts = {
         "tried": len(rows),
         "run eagerly on their inputs": len(told),
@@ -295,8 +296,8 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
         "with one digest a mode": sum(all(len(found) <= 1 for found in row["digests"].values()) for row in captured),
         "verified on two devices for inference": sum("infer" in row["verified"] for row in captured),
         "verified on two devices for training": sum("train" in row["verified"] for row in captured),
-        "captured and verified in both modes": sum(all(mode in row["verified"] for mode in MODES) for row in captured),
-        "of these after one call that a refusal asked for": sum("called" in row for row in captured),
+        "captured and verified in both modes": len(both),
+        "of these after one call that a refusal asked for": sum("called" in row for row in both),
     }
     return [f"{count:5} {what}" for what, count in counts.items()]
 

@@ -58,6 +58,7 @@ FITS: dict[str, dict[str, Any]] = {
     "wav2vec2-conformer": {"hidden_size": 32, "num_attention_heads": 4, "conv_depthwise_kernel_size": 7,
         "vocab_size": 120},
     "wav2vec2-bert": {"feature_projection_input_dim": 16, "conv_depthwise_kernel_size": 7, "vocab_size": 120},
+    "data2vec-audio": {"mask_time_prob": 0.0},  # no SpecAugment, as in the others: it masks by NumPy's numbers
     "audio-spectrogram-transformer": {"max_length": 64, "num_mel_bins": 16, "patch_size": 8},
     "prophetnet": {"num_hidden_layers": None, "num_encoder_layers": 1, "num_decoder_layers": 1},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2},
