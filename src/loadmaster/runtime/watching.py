@@ -181,8 +181,8 @@ def _learns_outside(loss: Tensor, twin: nn.Module, held: Collection[int]) -> lis
             continue
         seen.add(node)
         weight = getattr(node, "variable", None)
-        found = isinstance(weight, Tensor) and id(weight) not in own
-        if found and (id(weight) in held or not isinstance(weight, FakeTensor)):
+        held_so = id(weight) in held or not isinstance(weight, FakeTensor)
+        if isinstance(weight, Tensor) and id(weight) not in own and held_so:
             return [0, *weight.shape]
         todo += [before for before, _ in node.next_functions]
     return []
