@@ -368,6 +368,29 @@ def zeroed() -> Script:
     return Script(net, batches(), updates=False, before=lambda n: net.zero_grad())
 
 
+class Sums(nn.Module):
+    """Weights whose gradients are one tensor, seen straight, turned and in another shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.straight, self.turned = nn.Parameter(torch.randn(4, 6)), nn.Parameter(torch.randn(6, 4))
+        self.flat, self.level = nn.Parameter(torch.randn(24)), nn.Parameter(torch.randn(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x + self.straight + self.turned.t() + self.flat.view(4, 6)).square().sum() + self.level.sum()
+
+
+@case("optimizers", "gradients of no optimizer that are one tensor, one of them scaled", fast=True)
+def of_one_tensor() -> Script:
+    net = Sums()
+
+    def scale(number: int) -> None:
+        net.flat.grad.mul_(0.5)
+        net.level.grad.mul_(0.5)
+
+    return Script(net, batches(), updates=False, after=scale)
+
+
 @case("optimizers", "weights without a gradient beside trained ones")
 def frozen() -> Script:
     net = Net()

@@ -6,7 +6,7 @@ Keys are stable and times whole nanoseconds, sizes bytes; what a person would re
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from loadmaster.problem import Problem
 from loadmaster.report.added import NOTHING, added_of
 from loadmaster.report.certainty import interval, not_told_apart
 from loadmaster.report.fit import does_not_fit
-from loadmaster.report.standing import bound_summary, standing
+from loadmaster.report.standing import bound_summary, standing, standing_beside
 from loadmaster.report.units import percent_text, size_text, value_text
 from loadmaster.search import Result
 
@@ -29,7 +29,7 @@ def plan_summary(result: Result, baselines: Mapping[str, Result]) -> dict[str, A
     """One result, with what it is compared with."""
     return {
         **problem_summary(result.problem),
-        **method_summary(result),
+        **method_summary(result, baselines.values()),
         "baselines": {name: _cost(baseline) for name, baseline in baselines.items()},
     }
 
@@ -40,7 +40,7 @@ def compare_summary(results: Sequence[Result], not_run: Sequence[str] = ()) -> d
     return {
         **problem_summary(best.problem),
         "best": best.method,
-        "methods": [method_summary(result) for result in results],
+        "methods": [method_summary(result, results) for result in results],
         "not_told_apart_from_best": not_told_apart(best, [(result.method, result) for result in results]),
         **({"interrupted": True, "not_run": list(not_run)} if not_run else {}),
     }
@@ -130,8 +130,8 @@ def save_result(result: Result, path: str | PathLike[str]) -> None:
     save_plan(result.plan, result.problem, path, {"result": facts, **asked, "known": known})
 
 
-def method_summary(result: Result) -> dict[str, Any]:
-    """What JSON answers say of one method's result."""
+def method_summary(result: Result, others: Iterable[Result] = ()) -> dict[str, Any]:
+    """What JSON answers say of one method's result; "optimal" where a table that has the others says so."""
     return {
         "method": result.method,
         "seed": result.seed,
@@ -143,7 +143,7 @@ def method_summary(result: Result) -> dict[str, Any]:
         "seconds": round(result.seconds, 3),
         "kernels": result.plan.num_kernels,
         **_added(result),
-        **({"optimal": True} if result.optimal else {}),
+        **({"optimal": True} if standing_beside(result, others) == "optimal" else {}),
         **({"interrupted": True} if result.interrupted else {}),
         **({"started_from": list(result.started_from)} if result.started_from else {}),
     }

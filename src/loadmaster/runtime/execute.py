@@ -88,6 +88,10 @@ def tensors_by_name(module: nn.Module) -> dict[str, Tensor]:
     return {**dict[str, Tensor](module.named_parameters()), **dict(module.named_buffers())}
 
 
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
 def _real(tensor: Tensor, name: str) -> Tensor:
     if isinstance(tensor, torch._subclasses.FakeTensor) or tensor.device.type == "meta":
         what = f"'{name}' has no values: the module was built without memory"
@@ -202,8 +206,9 @@ class AppliedStep:
         self.steps += 1
         self.binding.copies.note()
         self.updates.stepped()
+        result = self._result(made)
         self._let_go()
-        return self._result(made)
+        return result
 
     def _refuse_other_truths(self, made: Sequence[Tensor]) -> None:
         """Where the module would have run other ops than its capture did."""
@@ -271,18 +276,22 @@ class AppliedStep:
             assert self.captured.trace.result is not None
             return self.captured.trace.result.filled(made)
         if self.captured.optimizer == "none":
-            for name, gradient in zip(self.captured.gradients, made[len(self.captured.outputs) :], strict=True):
-                self._accumulate(self.binding.weights()[name], gradient)
+            self._accumulate(made)
         return made[0]
 
-    @staticmethod
-    def _accumulate(weight: nn.Parameter, gradient: Tensor) -> None:
-        """As `backward()` does."""
-        if weight.grad is None:
-            weight.grad = gradient
-        else:
-            with torch.no_grad():
-                weight.grad.add_(gradient)
+    def _accumulate(self, made: Sequence[Tensor]) -> None:
+        """Gradients to `.grad` as `backward()` leaves them: each in memory of its own, in the order of its weight."""
+        held = {_memory(value) for value in (made[0], *self._residents) if isinstance(value, Tensor)}
+        for name, gradient in zip(self.captured.gradients, made[len(self.captured.outputs) :], strict=True):
+            weight = self.binding.weights()[name]
+            if weight.grad is not None:
+                with torch.no_grad():
+                    weight.grad.add_(gradient)
+            elif _memory(gradient) in held or gradient.stride() != weight.stride():
+                weight.grad = torch.empty_like(weight, requires_grad=False).copy_(gradient)
+            else:
+                weight.grad = gradient
+                held.add(_memory(gradient))
 
     def residents(self) -> Sequence[Any]:
         """What the program is called with, bound to the last batch."""

@@ -36,7 +36,7 @@ from loadmaster.cluster import Cluster
 from loadmaster.errors import CannotRun, InvalidSetting
 from loadmaster.runtime.devices import check_count, existing
 
-TIMEOUT_S = 120.0  # for one message; a process that died is noticed at once
+TIMEOUT_S = 120.0  # of a group made here, and at most for another's plan; a process that died is noticed at once
 _applied = 0  # steps of this process that met the others
 _RANDOM_TAG = 1 << 24  # tags of messages that carry random state; those of tensors count from 0
 
@@ -193,7 +193,7 @@ class Incoming:
 
 
 def waited(work: Any, who: str) -> None:
-    """Waits for a message, at most TIMEOUT_S; CannotRun where its other end is gone."""
+    """Waits for a message, as long as its group does; CannotRun where its other end is gone."""
     if work is None:
         return
     with _answering(who, "a message between processes"):
@@ -208,17 +208,18 @@ def _started(start: Any, memory: Tensor, peer: int, tag: int) -> Any:
 
 @contextmanager
 def _answering(who: str, where: str) -> Iterator[None]:
-    """Says who it was where another process is gone or silent."""
+    """Says who it was where another process is gone or silent, and how long that was waited for."""
+    begun = time.monotonic()
     try:
         yield
     except RuntimeError as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        what = f"{who} is gone or does not answer (a wait ends after {TIMEOUT_S:.0f} s): {reason}"
+        what = f"{who} is gone or does not answer (waited {time.monotonic() - begun:.0f} s): {reason}"
         raise CannotRun(what, where, "see what it said; start all processes again") from error
 
 
 def same_everywhere(digests: Mapping[str, str], rank: int, devices: Sequence[str]) -> None:
-    """Before the first message: CannotRun where a process has another plan, or none after TIMEOUT_S, by its rank.
+    """Before the first message: CannotRun where a process has another plan, or none in time, by its rank.
 
     Processes with different plans would wait for messages that nobody sends. `digests`: of what all must share, each
     with its name.
@@ -231,7 +232,7 @@ def same_everywhere(digests: Mapping[str, str], rank: int, devices: Sequence[str
         who = f"the process of rank {peer} ('{devices[peer]}')"
         with _answering(f"{who} has applied no plan: it", "the start of the step"):
             key = f"loadmaster/{_applied}/{peer}"
-            store.wait([key], timedelta(seconds=TIMEOUT_S))
+            store.wait([key], min(timedelta(seconds=TIMEOUT_S), store.timeout))
             theirs = json.loads(store.get(key))
         differ = [name for name, digest in digests.items() if theirs.get(name) != digest]
         if differ:

@@ -11,6 +11,7 @@ from loadmaster.baselines.simple import OneDevice
 from loadmaster.plans import Plan
 from loadmaster.problem.bounds import Among, Bound, bound_of
 from loadmaster.report.standing import bounds_of, standing, standing_beside
+from loadmaster.report.summary import compare_summary
 from loadmaster.report.units import time_text
 from loadmaster.search import Search
 
@@ -52,6 +53,9 @@ def test_a_row_above_a_smaller_value_is_not_called_optimal() -> None:
     assert standing(apart) == "best unfused"
     assert standing_beside(apart, [apart, fused]) == "best unfused"
     assert standing_beside(fused, [apart, fused]) == standing(fused)
+    rows = compare_summary([apart, fused])["methods"]
+    assert [row.get("optimal", False) for row in rows] == [False, standing(fused) == "optimal"]
+    assert rows[0]["gap"] == 0 and rows[0]["bound"]["among"]["kernels"] == "none"
     said = bounds_of(apart).words(time_text)
     assert said.startswith("The best unsplit, unfused plan that fits; at most ") and said.endswith(
         "from any unsplit plan."
