@@ -316,6 +316,7 @@ given(
 given("a number beside the tensor", lambda: [(rows(4), 2)] * 3, Flag)
 given("another number later", lambda: [(rows(4), 2), (rows(4), 3), (rows(4), 2)], Flag, "refused", fast=True)
 given("1, later True", lambda: [(rows(4), 1), (rows(4), True), (rows(4), 1)], Flag, "refused")
+given("0.0 later -0.0", lambda: [(rows(4), 0.0), (rows(4), -0.0)] * 2, Flag, "refused", fast=True)
 given("2 later 2.0, on whole numbers", lambda: [(rows(4).long(), 2), (rows(4).long(), 2.5)] * 2, Whole, "refused")
 given("another word later", lambda: [(rows(4), 1, "a"), (rows(4), 1, "b")] * 2, Flag, "refused")
 given("an array of numpy as a number", lambda: [(rows(4), torch.tensor(2.0).numpy())] * 3, Flag, "refused")
@@ -345,6 +346,12 @@ class Typed(Net):
 def weight_given() -> Script:
     net = Pair()
     return Script(net, [(net.first.weight[:4], rows(4)), (rows(4), rows(4)), (rows(4), rows(4))])
+
+
+@case("batches", "memory of a weight as an input", "refused", fast=True)
+def weights_memory() -> Script:
+    net = Net()
+    return Script(net, [(net.first.weight.detach(),)] * 3)
 
 
 @case("batches", "a Parameter of the module itself, later another tensor", "refused")

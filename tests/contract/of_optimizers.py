@@ -369,15 +369,15 @@ def zeroed() -> Script:
 
 
 class Sums(nn.Module):
-    """Weights whose gradients are one tensor, seen straight, turned and in another shape."""
+    """Weights whose gradients are one tensor, straight and turned, and one that is a number, spread."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.straight, self.turned = nn.Parameter(torch.randn(4, 6)), nn.Parameter(torch.randn(6, 4))
-        self.flat, self.level = nn.Parameter(torch.randn(24)), nn.Parameter(torch.randn(3))
+        self.one, self.other = nn.Parameter(torch.randn(4, 6)), nn.Parameter(torch.randn(4, 6))
+        self.turned, self.level = nn.Parameter(torch.randn(6, 4)), nn.Parameter(torch.randn(3))
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x + self.straight + self.turned.t() + self.flat.view(4, 6)).square().sum() + self.level.sum()
+        return (x + self.one + self.other + self.turned.t()).square().sum() + self.level.sum()
 
 
 @case("optimizers", "gradients of no optimizer that are one tensor, one of them scaled", fast=True)
@@ -385,8 +385,8 @@ def of_one_tensor() -> Script:
     net = Sums()
 
     def scale(number: int) -> None:
-        net.flat.grad.mul_(0.5)
-        net.level.grad.mul_(0.5)
+        for weight in (net.other, net.turned, net.level):
+            weight.grad.mul_(0.5)
 
     return Script(net, batches(), updates=False, after=scale)
 

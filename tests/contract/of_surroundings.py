@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -283,3 +284,45 @@ class Cast(Net):
 @case("surroundings", "weights read twice under autocast", "equal")
 def cast_once() -> Script:
     return Script(Cast(), batches())
+
+
+class _RunAgain(torch.autograd.Function):
+    """A checkpoint written by hand, whose second run leaves gradients itself."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Any, x: Tensor) -> Tensor:
+        ctx.run = run
+        ctx.save_for_backward(x)
+        return run(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+        again = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            ctx.run(again).backward(gradient)
+        return None, again.grad
+
+
+class _ByItself(Net):
+    """The second layer as `run` calls it."""
+
+    def __init__(self, run: Any) -> None:
+        super().__init__()
+        self.run = run
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(self.second, torch.relu(self.first(x))).square().mean()
+
+
+@case("surroundings", "backward() in the backward of a Function", "refused", fast=True)
+def run_again() -> Script:
+    return Script(_ByItself(_RunAgain.apply), batches())
+
+
+@case("surroundings", "a layer that another thread computes", "refused", fast=True)
+def threaded() -> Script:
+    def computed(layer: nn.Module, x: Tensor) -> Tensor:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(layer, x).result()
+
+    return Script(_ByItself(computed), batches())

@@ -89,6 +89,8 @@ def dtype_text(dtype: torch.dtype) -> str:
 
 
 def _is(leaf: Any, place: Any) -> bool:
+    if isinstance(leaf, (float, complex)):
+        return repr(leaf) == repr(place)  # -0.0 is another number, and nan is the same
     try:
         return bool(leaf == place)
     except Exception:  # an array has no one answer

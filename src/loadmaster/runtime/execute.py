@@ -174,6 +174,8 @@ class AppliedStep:
                 self._replicas.append((index, value, value._version, device))
         self._placed = [self.binding.tensors[tensor] for tensor in seen]
         self._memory = list(map(Tensor.data_ptr, self._placed))
+        written = [tensor for tensor in seen if tensor in self.program.written and self.binding.tensors[tensor].numel()]
+        self._overwritten = {_memory(self.binding.tensors[tensor]): tensor for tensor in written}
         self._forms = [(value.shape, value.dtype) for value in self._placed]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -315,7 +317,14 @@ class AppliedStep:
         return self._given(*split(inputs))
 
     def _given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[int, Tensor]:
-        return tensors_of_batch(self.captured, self.binding.named, args, kwargs, self.words)
+        found = tensors_of_batch(self.captured, self.binding.named, args, kwargs, self.words)
+        for number, value in found.items():
+            given = self.captured.trace.given[number]
+            if given.role == "input" and _memory(value) in self._overwritten:
+                own = self.binding.given[self._overwritten[_memory(value)]].name
+                what = f"{given.name} shares memory with '{own}', which the step writes"
+                raise CannotRun(what, "the inputs of the step", "give it a memory of its own: .clone()")
+        return found
 
     def _let_go(self) -> None:
         for index, _, _ in self._inputs:

@@ -66,7 +66,7 @@ class Watched:
         variables: of the user's own files and enclosing functions: (where, holder, name); a holder is a dict or a cell.
         notes: calls that a step would not make, as (what, line).
         draws_again: a checkpoint drew random numbers a second time.
-        backward_inside: forward left gradients itself.
+        backward_inside: forward, or the backward of a Function, left gradients itself.
         outside: 0 and the sizes of a tensor that the loss depends on, needs a gradient and is no Parameter.
         generators: ops drew from a generator of their own.
         asserts: torch._assert_async was called.
@@ -161,14 +161,14 @@ def _run(twin: nn.Module, fakes: Any, mode: Any, training: bool, gpu: bool, watc
     run = as_run(mode, Target(gpu=gpu))
     with mode, enable_python_dispatcher(), run, grad, watcher.draws, watcher.watching():
         result = twin(*args, **kwargs)
-        watcher.seen.backward_inside = any(weight.grad is not None for weight in twin.parameters())
         if training:
             loss = loss_of(result, type(twin).__name__)
             watcher.seen.loss = type(result if isinstance(result, Tensor) else loss)
             if loss.requires_grad:
                 watcher.seen.outside = _learns_outside(loss, twin, held)
                 leaves = [weight for weight in twin.parameters() if weight.requires_grad]
-                loss.backward(inputs=leaves)  # type: ignore[no-untyped-call]
+                torch.autograd.grad(loss, leaves, allow_unused=True)
+        watcher.seen.backward_inside = any(weight.grad is not None for weight in twin.parameters())
 
 
 def _learns_outside(loss: Tensor, twin: nn.Module, held: Collection[int]) -> list[int]:
@@ -240,8 +240,9 @@ def _refuse_notes(seen: Watched, drawn: list[str], name: str) -> None:
         fix = "leave torch.utils.checkpoint out (a plan recomputes by itself), or set the dropout inside it to 0"
         raise CannotRun(what, f"{name}, torch.utils.checkpoint", fix)
     if seen.backward_inside:
-        what = "forward calls backward() itself, and a step has the gradients of the loss that it returns alone"
-        raise CannotRun(what, name, "return that loss with the others, as one sum")
+        what = "the model calls backward() itself, and a step has the gradients of the loss that it returns alone"
+        fix = "return that loss with the others, as one sum; in a Function use torch.autograd.grad"
+        raise CannotRun(what, name, fix)
     if seen.outside:
         what = f"the loss has a gradient for a tensor of shape {seen.outside[1:]} that is no Parameter of {name}"
         fix = "make it a Parameter of the module, or detach it: no step would fill its .grad"

@@ -202,7 +202,11 @@ def _give_back(traced: fx.GraphModule, originals: Mapping[int, Any]) -> None:
     for node in traced.graph.nodes:
         if node.op == "get_attr":
             name = str(node.target)
-            own = originals.get(id(getattr(traced, name)), getattr(traced, name))
+            made = getattr(traced, name)
+            if isinstance(made, FakeTensor) and id(made) not in originals:
+                what = "a tensor of the step was computed where it cannot be followed, as in another thread"
+                raise ImportFailed(what, f"a tensor of shape {list(made.shape)}", "compute it in the thread of forward")
+            own = originals.get(id(made), made)
             setattr(traced, name, own)
             if isinstance(own, torch.Generator):  # an argument, and no tensor
                 node.meta["generator"] = own
