@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import array
+import ctypes
 import functools
 import os
+from collections import ChainMap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -326,3 +329,34 @@ def threaded() -> Script:
             return pool.submit(layer, x).result()
 
     return Script(_ByItself(computed), batches())
+
+
+_HELD = {
+    "an array of numbers": array.array("d", [1.0]),
+    "a number of C": ctypes.c_double(1.0),
+    "a chain of dicts": ChainMap({0: 1.0}),
+}
+
+
+def _held(title: str) -> None:
+    held: Any = _HELD[title]
+
+    class Scaled(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * (held.value if title == "a number of C" else held[0])
+
+    def write(number: int) -> None:
+        if title == "a number of C":
+            held.value = 1.0 + number
+        else:
+            held[0] = 1.0 + number
+
+    def script() -> Script:
+        write(0)
+        return Script(Scaled(), batches(), before=write)
+
+    case("surroundings", f"{title} that the script changes", "refused", fast=title == "a chain of dicts")(script)
+
+
+for _title in _HELD:
+    _held(_title)

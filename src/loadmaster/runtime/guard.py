@@ -36,6 +36,7 @@ from loadmaster.runtime.python_state import (
     State,
     acting,
     derived,
+    memory_of,
     parts_of,
     roots_of,
     slots_of,
@@ -119,7 +120,8 @@ class Guard:
             if isinstance(value, FunctionType) and not is_state(value):
                 continue
             seen.add(id(value))
-            if isinstance(value, (dict, list, set, deque, np.ndarray)) or hasattr(value, "__dict__") or slots_of(value):
+            plain = isinstance(value, (Mapping, list, set, deque, np.ndarray)) or memory_of(value) is not None
+            if plain or hasattr(value, "__dict__") or slots_of(value):
                 found.append((path, value))
             todo += [(f"{path}{name}", part) for name, part in parts_of(value)]
         return found
@@ -281,8 +283,10 @@ def _quick(holder: Any, name: str) -> Any:
 
 
 def _contents(value: Any) -> Any:
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return dict(value)
+    if (memory := memory_of(value)) is not None:
+        return memory
     if isinstance(value, (list, deque)):
         return list(value)
     if isinstance(value, set):

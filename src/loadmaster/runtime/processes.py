@@ -227,12 +227,13 @@ def same_everywhere(digests: Mapping[str, str], rank: int, devices: Sequence[str
     global _applied
     _applied += 1
     store, count = dist.distributed_c10d._get_default_store(), dist.get_world_size()
+    most = timedelta(seconds=TIMEOUT_S)
     store.set(f"loadmaster/{_applied}/{rank}", json.dumps(dict(digests)))
     for peer in range(count):
         who = f"the process of rank {peer} ('{devices[peer]}')"
         with _answering(f"{who} has applied no plan: it", "the start of the step"):
             key = f"loadmaster/{_applied}/{peer}"
-            store.wait([key], min(timedelta(seconds=TIMEOUT_S), store.timeout))
+            store.wait([key], min(most, getattr(store, "timeout", most)))
             theirs = json.loads(store.get(key))
         differ = [name for name, digest in digests.items() if theirs.get(name) != digest]
         if differ:

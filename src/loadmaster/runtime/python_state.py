@@ -6,6 +6,8 @@ into parameters and buffers in place is none of it: steps do that, too.
 
 from __future__ import annotations
 
+import array
+import ctypes
 import random
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -83,6 +85,8 @@ def _walk(table: State, path: str, value: Any, seen: set[int], depth: int) -> No
         table[path] = (value.shape, hash(value.tobytes()) if value.dtype != object else id(value))
     elif isinstance(value, STREAMS):
         table[path] = _stream(value)
+    elif (memory := memory_of(value)) is not None:
+        table[path] = memory
     elif isinstance(value, FunctionType) and id(value) not in seen:
         seen.add(id(value))
         table[path] = id(value)
@@ -103,6 +107,14 @@ def _walk_inside(table: State, path: str, value: Any, seen: set[int], depth: int
     table[path] = (type(value), len(value) if isinstance(value, (list, tuple, dict, set, frozenset, deque)) else 0)
     for name, part in parts_of(value):
         _walk(table, f"{path}{name}", part, seen, depth + 1)
+
+
+def memory_of(value: Any) -> bytes | None:
+    """Of what is memory that Python writes: arrays, numbers of C, values that processes share."""
+    if type(value).__module__ == "multiprocessing.sharedctypes":
+        value = value.get_obj()
+    known = (bytearray, array.array, ctypes._SimpleCData, ctypes.Array, ctypes.Structure)
+    return bytes(value) if isinstance(value, known) else None
 
 
 def parts_of(value: Any) -> Iterator[tuple[str, Any]]:

@@ -15,7 +15,7 @@ import random
 import sys
 import sysconfig
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +38,16 @@ from loadmaster.importers.torch.interrupts import waiting_interrupts
 from loadmaster.importers.torch.step import Target, as_run, fake_mode, loss_of
 from loadmaster.importers.torch.twin import Twins
 from loadmaster.importers.torch.values import ValueMode, fixed_draws
-from loadmaster.runtime.python_state import PLAIN, STREAMS, State, roots_of, slots_of, state_of, tensors_within
+from loadmaster.runtime.python_state import (
+    PLAIN,
+    STREAMS,
+    State,
+    memory_of,
+    roots_of,
+    slots_of,
+    state_of,
+    tensors_within,
+)
 from loadmaster.runtime.questions import Answers
 
 _TORCH, _STANDARD = str(Path(torch.__file__).parent), sysconfig.get_path("stdlib")
@@ -428,7 +437,9 @@ def _is_librarys(file: str) -> bool:
 
 def is_state(value: Any) -> bool:
     """Whether a variable holds something that may change and that we can compare."""
-    if isinstance(value, (*PLAIN, list, dict, set, SimpleNamespace, Iterator, np.ndarray, Tensor, *STREAMS)):
+    if isinstance(value, (*PLAIN, list, MutableMapping, set, SimpleNamespace, Iterator, np.ndarray, Tensor, *STREAMS)):
+        return True
+    if memory_of(value) is not None:
         return True
     if isinstance(value, FunctionType):
         return not _is_librarys(value.__code__.co_filename) and not value.__code__.co_filename.startswith(
