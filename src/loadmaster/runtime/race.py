@@ -32,6 +32,7 @@ from loadmaster.runtime.measure import PATIENCE_S, keep_costs, keep_reference, m
 from loadmaster.runtime.quiet import Reference, was_busy
 from loadmaster.runtime.race_result import OURS, Contender, Load, RaceResult, Recalibration
 from loadmaster.runtime.storages import LiveStorages
+from loadmaster.runtime.verify import same_numbers
 from loadmaster.search import Budget, Result, solve
 from loadmaster.simulator import simulate
 
@@ -45,6 +46,7 @@ WORTH = 0.95  # of the step on one device: a smaller gain is within the model's 
 Step = Callable[[], Any]
 
 
+@same_numbers()  # the caller's random streams stay where they were
 def run_race(
     made: tuple[nn.Module, Any],
     cluster: Cluster,
