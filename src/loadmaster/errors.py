@@ -209,12 +209,12 @@ class MissingExtra(LoadmasterError):
     needs none.
 
     >>> print(MissingExtra.of("onnx", "onnx", "reading a model").fix)
-    pip install -c constraints.txt 'loadmaster[onnx]'
+    pip install 'loadmaster[onnx]'
     """
 
     @classmethod
     def of(cls, package: str, extra: str, purpose: str) -> MissingExtra:
-        command = f"pip install -c constraints.txt 'loadmaster[{extra}]'"
+        command = f"pip install 'loadmaster[{extra}]'"
         return cls(f"{purpose} needs the package '{package}', which is not installed", "", command)
 
 

@@ -39,8 +39,9 @@ MICROBATCHES = 4
 SPLIT_NS, PIPELINE_NS, PRICE_NS, PIPELINE_S = 120_000, 120_000, 60_000, 0.7
 CAPTURE_NS, CAPTURE_S = 2_000_000, 0.3
 MADE_TO_FIT = "recompute"  # the method that makes ops run again, and sends tensors away
-# With these a search is of another kind, whose trials are not made here.
-APART = frozenset(["--granularity", "--for", "--ray", "--mode", "--serve", "--sweep", "--like"])
+# With these a search is of another kind, whose trials are not made here; one that keeps modules whole not even longer.
+WHOLE = frozenset(["--granularity", "--for"])
+APART = WHOLE | frozenset(["--ray", "--mode", "--serve", "--sweep", "--like"])
 
 
 @dataclass(frozen=True)
@@ -209,9 +210,12 @@ def _candidates(result: Result) -> Iterator[Candidate]:
     if asked is None:
         yield again.longer()
         return
+    names = {name for name, _ in asked.options}
+    if names & WHOLE:
+        return
     if whole and again.named:
         yield again.method()
-    of_model = not {name for name, _ in asked.options} & APART and again.reprices
+    of_model = not names & APART and again.reprices
     if whole and not result.fits:
         yield from again.allowed()
     if of_model and not result.fits and not has_host(result.problem.cluster):

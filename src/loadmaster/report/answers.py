@@ -265,7 +265,9 @@ def answer_lines(found: ShortReport, width: int = WIDTH) -> list[str]:
         best = found.actions[0]
         lines += [*_wrapped("Next", best.text(shown), width, max(1, left - 3)), *command_lines(best.command, width)]
     elif found.uses:
-        lines += [*_wrapped("Next", nothing_gained(found), width, 1), *command_lines(found.uses[0], width)]
+        lead = "Save this plan:" if " --save " in found.uses[0] else "Use this plan:"
+        lines += _wrapped("Next", f"{nothing_gained(found)} {lead}", width, 1)
+        lines += command_lines(found.uses[0], width)
     else:
         lines += _wrapped("Next", nothing_gained(found), width, 2)
     return lines
@@ -275,8 +277,8 @@ def _wrapped(title: str, text: str, width: int, most: int) -> list[str]:
     """In at most so many lines; what is over ends in an ellipsis."""
     gap = " " * MARGIN
     first = f"{title:{MARGIN}}"
-    return textwrap.wrap(
-        text,
+    lines = textwrap.wrap(
+        text.replace(" %", "\u00a0%"),  # a share stays on one line
         width,
         initial_indent=first,
         subsequent_indent=gap,
@@ -284,6 +286,7 @@ def _wrapped(title: str, text: str, width: int, most: int) -> list[str]:
         placeholder=" …",
         break_on_hyphens=False,
     )
+    return [line.replace("\u00a0", " ") for line in lines]
 
 
 def command_lines(command: str, width: int) -> list[str]:

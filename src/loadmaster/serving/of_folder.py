@@ -68,7 +68,7 @@ def _config(path: Path) -> dict[str, Any]:
         data = json.loads((path / "config.json").read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         what = f"'{path / 'config.json'}' cannot be read: {error}"
-        raise UnreadableFile(what, str(path), "give a folder with config.json and safetensors") from None
+        raise UnreadableFile(what, str(path), "give a folder with the model's config.json") from None
     inside = data.get("text_config") if isinstance(data, dict) else None
     found = {**data, **inside} if isinstance(inside, dict) else data
     if not isinstance(found, dict):

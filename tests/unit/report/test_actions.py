@@ -97,6 +97,12 @@ def test_longer_means_longer(tmp_path: Path) -> None:
     assert options_of(longer.command)["--simulations"] == str(LONGER * 4000)
 
 
+def test_where_modules_stay_whole_no_search_that_splits_them_is_tried(tmp_path: Path) -> None:
+    result = planned(tmp_path, "--on", "2xp100-pcie", "--simulations", "400", "--for", "device-map")
+    alone = replayed(result.problem, Plan.of(result.problem, [0] * result.problem.num_ops))
+    assert try_actions(replace(alone, asked=result.asked), 1.0, tmp_path) == ((), None)
+
+
 def test_fewer_devices_are_offered_where_one_does_nothing(tmp_path: Path) -> None:
     g = GraphBuilder("chain")
     last = g.tensor(1 << 20, "input")
