@@ -303,7 +303,7 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def page(rows: list[dict[str, Any]]) -> str:
-    """All that was tried, and why the rest was not captured or verified."""
+    """How many were tried, captured and verified."""
     import transformers
 
     foreign = [row for row in rows if "/" not in row["model"]]
@@ -318,7 +318,14 @@ def page(rows: list[dict[str, Any]]) -> str:
         "",
         *(line for title, part in (("Architectures of transformers", foreign), ("Our own, and the zoo's", own)) if part
           for line in (f"## {title}", "", "```", *summary(part), "```", "")),
+        "[Every model by name, and why one is not verified](log/coverage.md).",
     ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def names(rows: list[dict[str, Any]]) -> str:
+    """Every model by name, and why one was not captured or verified; outside the site's navigation and search."""
+    lines = ["---", "search:", "  exclude: true", "---", "", "# Models nobody tuned on, by name", ""]
     wrong = [row for row in rows if row["verdict"] != "ok" and "eager" not in row]
     lines += ["## Not captured, or not verified", "", *(f"- {row['model']}: {_line(row['verdict'])}" for row in wrong)]
     tried = {row["model"] for row in rows}
@@ -337,7 +344,7 @@ def page(rows: list[dict[str, Any]]) -> str:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())[:160].replace("|", "/")
+    return f"`{' '.join(text.split())[:160].replace('`', chr(39))}`"
 
 
 def warm() -> None:
@@ -403,6 +410,7 @@ def main() -> None:
     print("\n".join(summary(list(rows.values()))))
     if options.out:
         options.out.write_text(page(list(rows.values())))
+        (options.out.parent / "log" / options.out.name).write_text(names(list(rows.values())))
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ CHAINS = re.compile(r"\b(?:that which|what it makes of|those that|those which)\b
 
 
 def pages() -> list[Path]:
-    """The pages of the navigation, and README; not one that a script writes."""
+    """The pages of the navigation, and README."""
     named = re.findall(r"([\w./-]+\.md)\s*$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    return [ROOT / "README.md", *(ROOT / "docs" / name for name in named if name != "coverage.md")]
+    return [ROOT / "README.md", *(ROOT / "docs" / name for name in named)]
 
 
 def prose(text: str) -> str:
