@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -65,12 +66,25 @@ class _OnCpu(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is Tensor.__deepcopy__ and isinstance(args[0], FakeTensor):
+            return _deep_copy(*args)
         if func in (Tensor.cuda, Tensor.xpu) and isinstance(args[0], Tensor):
             return args[0]
         if func in (nn.Module.to, Tensor.to) or "device" in kwargs or func is torch.empty:
             args = tuple(args[:1]) + tuple(_cpu_for(value) for value in args[1:])
             kwargs = {name: _cpu_for(value) if name == "device" else value for name, value in kwargs.items()}
         return func(*args, **kwargs)
+
+
+def _deep_copy(tensor: FakeTensor, memo: dict[int, Any]) -> Tensor:
+    """As `copy.deepcopy` does with a real tensor: torch would build a fake one by parts that it lacks."""
+    if id(tensor) not in memo:
+        made = tensor.detach().clone()
+        if isinstance(tensor, nn.Parameter):
+            made = nn.Parameter(made, tensor.requires_grad)
+        memo[id(tensor)] = made.requires_grad_(tensor.requires_grad)
+    copied: Tensor = memo[id(tensor)]
+    return copied
 
 
 def _cpu_for(value: Any) -> Any:

@@ -207,3 +207,15 @@ def test_nothing_in_an_archive_is_run(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(ImportFailed, match="more than tensors"):
         load("bad.pt2")
     assert not Path("sprung").exists()
+
+
+def test_layers_that_are_deep_copied_are_built_without_memory(recwarn: pytest.WarningsRecorder) -> None:
+    def build() -> tuple[nn.Module, tuple[torch.Tensor]]:
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), (torch.randn(2, 4, 16),)
+
+    module, _ = built(build, "encoder")
+    weights = list(module.parameters())
+    assert not [w for w in recwarn if "without memory" in str(w.message)]
+    assert len({id(weight) for weight in weights}) == 2 * 12  # copies are weights of their own
+    assert all(isinstance(weight, nn.Parameter) and weight.requires_grad for weight in weights)
