@@ -10,7 +10,6 @@ import copy
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -24,14 +23,6 @@ from loadmaster.report import plot
 from loadmaster.report.summary import compare_summary
 from loadmaster.zoo.synthetic import generate
 from tests.fuzz import ODD, spoiled
-
-
-@dataclass
-class Steps:
-    """The state of a training run that does nothing."""
-
-    phase: str = "warm"
-    step: int = 0
 
 
 def altered(document: Any) -> Iterator[Any]:
@@ -101,7 +92,7 @@ def test_spoiled_checkpoints_are_refused(tmp_path: Path) -> None:
     settings = TrainingSettings("", str(tmp_path), policy="regal", device="cpu")
 
     def fresh() -> Any:
-        return TrainingRun(settings, nn.Linear(2, 1), Steps(), 1e-3, 0.0)
+        return TrainingRun(settings, nn.Linear(2, 1), {}, 0.0)
 
     run = fresh()
     run.descend(run.network(torch.ones(1, 2)).sum())
@@ -113,6 +104,6 @@ def test_spoiled_checkpoints_are_refused(tmp_path: Path) -> None:
         run.checkpoint.write_bytes(spoiled(sound, rng))
         answered(fresh().resume)
     tensors = {f"network.{name}": value for name, value in run.network.state_dict().items()}
-    for known in altered({"state": {"phase": "warm", "step": 3}, "rows": [{"step": 1}]}):
+    for known in altered({"state": {"step": 3, "best": 0.5}, "rows": [{"step": 1, "seconds": 2.0}]}):
         write_tensors(run.checkpoint, tensors, {"run": known})
         answered(fresh().resume)

@@ -74,7 +74,8 @@ class _Around:
         files = {kind.__module__ for kind in kinds} | {
             name for name, one in list(sys.modules.items()) if _is_users(one)
         }
-        for file in sorted(files & sys.modules.keys()):
+        own = {kind.__module__ for kind in kinds}
+        for file in sorted(files & sys.modules.keys(), key=lambda name: (name not in own, name)):  # theirs first
             names = vars(sys.modules[file])
             self._keep(names, 0, str(names.get("__name__", file)))
         for kind in kinds:
@@ -99,7 +100,7 @@ class _Around:
             self._keep_all(value, value, depth, file)
         elif isinstance(value, types.CellType):
             self._keep_all(_Cell(value), value, depth, file)
-        elif hasattr(value, "__dict__") and not isinstance(value, nn.Module):
+        elif type(getattr(value, "__dict__", None)) is dict and not isinstance(value, nn.Module):
             self._keep_all(vars(value), value, depth, file)
 
     def _keep_code(self, value: Any, depth: int, file: str) -> None:
