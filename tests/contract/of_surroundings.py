@@ -269,6 +269,11 @@ def scripted() -> Script:
     return Script(nn.Sequential(torch.jit.script(nn.Linear(WIDTH, 3)), nn.ReLU()), batches())
 
 
+@case("surroundings", "no_grad around a step that trains", "refused", fast=True)
+def without_gradients() -> Script:
+    return Script(Net(), batches(), around=torch.no_grad)
+
+
 @case("surroundings", "a differentiable optimizer", "refused")
 def differentiable() -> Script:
     net = Net()

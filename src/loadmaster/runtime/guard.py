@@ -56,7 +56,7 @@ class Guard:
     def __init__(
         self, module: nn.Module, optimizer: torch.optim.Optimizer | None, training: bool, watched: Watched
     ) -> None:
-        self.module, self.optimizer, self.watched = module, optimizer, watched
+        self.module, self.optimizer, self.training, self.watched = module, optimizer, training, watched
         self.kept_step = getattr(type(optimizer), "step", None)
         self.names = [name for name, _ in module.named_modules()]
         self.parts = [part for _, part in module.named_modules()]
@@ -143,6 +143,9 @@ class Guard:
             raise CannotRun("the forward of a class was replaced since the step was captured", "forward", _AGAIN)
         if self.kept_step is not getattr(type(self.optimizer), "step", None):
             raise CannotRun("the step of the optimizer's class was replaced since apply", "optimizer.step", _AGAIN)
+        if self.training and not torch.is_grad_enabled():
+            what = "gradients are switched off around a step that trains, as torch.no_grad() does"
+            raise CannotRun(what, "torch.is_grad_enabled()", "call the step outside of it")
         if self.sizes != list(map(len, self.dicts)) or self._reads_differ():
             self._explain_attributes()
         if self.inside and not _equal([_contents(one) for _, one in self.inside], self.kept_inside):

@@ -79,7 +79,7 @@ for training, every in ((True, 1), (True, 3), (False, 1)):
     assert step.program.lodged
     found = verify_step(step, (WORDS,))
     assert found.equals_module and found.ok, str(found)
-    with CountingCopies() as counted, torch.no_grad():
+    with CountingCopies() as counted, torch.set_grad_enabled(training):
         mine = [step(WORDS) for _ in range(3)]
     homes = [value.data_ptr() for value in (*module.parameters(), *step.updates.state())]
     assert not any(counted.into.get(place, 0) for place in homes), "what returns is received where it lives"
