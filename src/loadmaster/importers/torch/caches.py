@@ -67,6 +67,8 @@ class _Around:
         self.caches: list[Any] = []
         self._kept: list[tuple[Any, Any]] = []
         self._seen: set[int] = set()
+        self._next: deque[tuple[Any, int, str]] = deque()
+        self._most = 0
 
     def look(self, module: nn.Module) -> None:
         kinds = {kind for part in module.modules() for kind in type(part).__mro__}
@@ -75,11 +77,18 @@ class _Around:
             name for name, one in list(sys.modules.items()) if _is_users(one)
         }
         own = {kind.__module__ for kind in kinds}
-        for file in sorted(files & sys.modules.keys(), key=lambda name: (name not in own, name)):  # theirs first
+        self._next.extend((kind, 1, kind.__module__) for kind in kinds)
+        self._follow(own & sys.modules.keys())
+        self._follow(files & sys.modules.keys() - own)
+
+    def _follow(self, files: set[str]) -> None:
+        """What is near first: objects of libraries may lead to any number of others."""
+        for file in sorted(files):
             names = vars(sys.modules[file])
-            self._keep(names, 0, str(names.get("__name__", file)))
-        for kind in kinds:
-            self._keep(kind, 1, kind.__module__)
+            self._next.appendleft((names, 0, str(names.get("__name__", file))))
+        self._most = len(self._kept) + _MOST
+        while self._next:
+            self._keep(*self._next.popleft())
 
     def _keep(self, value: Any, depth: int, file: str) -> None:
         if (
@@ -93,7 +102,7 @@ class _Around:
         self._seen.add(id(value))
         if type(value) is _CACHED:
             self.caches.append(value)
-            self._keep(value.__wrapped__, depth, file)
+            self._next.append((value.__wrapped__, depth, file))
         elif isinstance(value, (type, types.FunctionType)):
             self._keep_code(value, depth, file)
         elif isinstance(value, (dict, list, deque)):
@@ -107,16 +116,15 @@ class _Around:
         self._keep_all(_Class(value) if isinstance(value, type) else vars(value), value, depth, file)
         if isinstance(value, types.FunctionType):
             for part in (*(value.__defaults__ or ()), value.__kwdefaults__, *(value.__closure__ or ())):
-                self._keep(part, depth, file)
+                self._next.append((part, depth, file))
 
     def _keep_all(self, place: Any, owner: Any, depth: int, file: str) -> None:
         """`owner` keeps a number from being given to another object."""
-        if len(place) > _MOST or len(self._kept) > _MOST:
+        if len(place) > _MOST or len(self._kept) > self._most:
             return
         self._kept.append((place, _entries(place)))
         self._seen.add(id(owner))
-        for part in list(_entries(place).values()):
-            self._keep(part, depth + (place is owner), file)
+        self._next.extend((part, depth + (place is owner), file) for part in _entries(place).values())
 
     def put_back(self) -> None:
         for place, before in self._kept:
