@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 _CACHED = type(functools.lru_cache(int))
 _LIBRARIES = sys.stdlib_module_names | {"torch", "numpy", "scipy", "sympy", "numba", "llvmlite", "loadmaster"}
-_DEEPEST, _MOST = 4, 10_000  # nested containers, and entries of one, that are looked into
+_DEEPEST, _MOST, _PLACES = 4, 10_000, 2_000  # containers in one another, entries of one, and containers looked into
 
 
 class Surroundings:
@@ -86,7 +86,7 @@ class _Around:
         for file in sorted(files):
             names = vars(sys.modules[file])
             self._next.appendleft((names, 0, str(names.get("__name__", file))))
-        self._most = len(self._kept) + _MOST
+        self._most = len(self._kept) + _PLACES
         while self._next:
             self._keep(*self._next.popleft())
 
