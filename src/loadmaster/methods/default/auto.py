@@ -77,6 +77,7 @@ def placement() -> Auto:
 
 
 def better_half(walks: list[AnnealingWalk]) -> list[AnnealingWalk]:
+    """Of the walks, and two at least."""
     return sorted(walks, key=lambda walk: walk.score)[: max(LAST, -(-len(walks) // 2))]
 
 

@@ -27,7 +27,7 @@ RULES = ("one-device", "expert", "heft", "heft:thrift=0.5", "etf", "sct", "cpop"
 ROLLING = "rolling", "rolling:ways=64"
 RULES_WHEN_TIGHT = ("m-heft", "m-etf", "m-sct")
 RULES_FOR_LOAD = ("downsets:effort=1000000,sets=4000", "pipeline:goal=max-load,order=critical")
-RULE_FOR_KERNELS = "pipeline:order=critical"  # 20 % below all others on RNNLM, 4 K80 and a CPU; slow op by op
+RULE_FOR_KERNELS = "pipeline:order=critical"  # slow op by op; far ahead on RNNLM, 4 K80 and a CPU
 TIGHT = 4  # memory of all devices over the bytes of all tensors, below which plans may not fit
 # The ways to place groups of ops of which each helps: what the others find from 20 rows without it is up to 1 % longer.
 FEW, SOME, MORE, MANY = 16, 32, 128, 256  # groups at most
